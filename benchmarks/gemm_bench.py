@@ -31,7 +31,7 @@ from timing import in_graphs
 
 import graphene as gr
 from graphene.kernels import GemmConfig, gemm_launches, gemm_workspaces
-from graphene.kernels.gemm.launches import argument
+from graphene.kernels.gemm.whole import argument
 from graphene.select import select_gemm
 
 if TYPE_CHECKING:

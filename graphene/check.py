@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from graphene.errors import GrapheneError
-    from graphene.judge.calls import Call, Made, Plan
-    from graphene.judge.runs import Outcome, Run, Runner
+    from graphene.judge.calls import Call, CallPlan, Made
+    from graphene.judge.runs import JudgedCall, Outcome, Runner
     from graphene.recorded import Recorded
 
 __all__ = [
@@ -177,7 +177,7 @@ def _first_call(
     kernel: Recorded, args: tuple[object, ...], arch: str | None, seed: int, sizes: dict[str, int]
 ) -> tuple[Made, Call, dict[str, int]]:
     """The call with the given arguments, else the usual call of the sizes; and the values of all symbols."""
-    from graphene.judge.calls import Plan, of_arguments
+    from graphene.judge.calls import CallPlan, of_arguments
 
     check_seed(seed)
     check_sizes(sizes)
@@ -186,7 +186,7 @@ def _first_call(
         made, call = of_arguments(kernel, program, args)
     else:
         fixed = {**_core.argument_sizes(program, args), **sizes} if args else dict(sizes)
-        plan = Plan(kernel, seed, known(kernel, fixed), conditions=_core.launch_conditions(program))
+        plan = CallPlan(kernel, seed, known(kernel, fixed), conditions=_core.launch_conditions(program))
         call = plan.usual()
         made = plan.make(call)
     return made, call, _core.argument_sizes(program, _positional(kernel, made))
@@ -256,19 +256,21 @@ def _check(
     once: bool,
     explain: bool,
 ) -> CheckResult:
-    from graphene.judge.calls import Plan, of_arguments
+    from graphene.judge.calls import CallPlan, of_arguments
     from graphene.judge.runs import Runner
 
     began = time.perf_counter()
     program = kernel.lowered(arch)
     if args and not sizes:
         made, call = of_arguments(kernel, program, args)
-        runner = Runner(kernel, arch, seed, Plan(kernel, seed, call.sizes))
+        runner = Runner(kernel, arch, seed, CallPlan(kernel, seed, call.sizes))
         runner.one(call, made)
     else:
         conditions = _core.launch_conditions(program)
         fixed = {**_core.argument_sizes(program, args), **sizes} if args else dict(sizes)
-        runner = Runner(kernel, arch, seed, Plan(kernel, seed, known(kernel, fixed), conditions=conditions), explain)
+        runner = Runner(
+            kernel, arch, seed, CallPlan(kernel, seed, known(kernel, fixed), conditions=conditions), explain
+        )
         if not (fixed and _is_large(kernel, arch, seed, runner.plan)):
             runner.all(*((0, 0) if once else ()))
         outcome = runner.outcome
@@ -277,7 +279,7 @@ def _check(
             if some is None and not outcome.refused:
                 some = _some_blocks(kernel, program, args, seed, fixed, began, outcome.uncovered())
             if some is not None and some.ok and some.worst is None and promises(kernel):
-                small = Plan(kernel, seed, conditions=conditions)
+                small = CallPlan(kernel, seed, conditions=conditions)
                 return _judged_smaller(some, kernel, Runner(kernel, arch, seed, small), began)
             if some is not None:
                 return some
@@ -289,15 +291,15 @@ def promises(kernel: Recorded) -> bool:
     return kernel.promise is not None and kernel.promise.means is not _promise._nothing
 
 
-def _is_large(kernel: Recorded, arch: str | None, seed: int, plan: Plan) -> bool:
+def _is_large(kernel: Recorded, arch: str | None, seed: int, plan: CallPlan) -> bool:
     """Whether a call of these sizes takes too long or too much memory to be run whole, judging by a small call."""
-    from graphene.judge.calls import Plan
+    from graphene.judge.calls import CallPlan
     from graphene.judge.runs import LANE_OPS, Runner
 
     call = plan.usual()
     if plan.large(call):
         return True
-    small = Plan(kernel, seed, conditions=_core.launch_conditions(kernel.lowered(arch)))
+    small = CallPlan(kernel, seed, conditions=_core.launch_conditions(kernel.lowered(arch)))
     usual = small.usual()
     if plan.cost(call.sizes) <= 4 * small.cost(usual.sizes):
         return False
@@ -381,7 +383,7 @@ def _judged_smaller(some: CheckResult, kernel: Recorded, runner: Runner, began: 
                    promises=some.promises or result.promises, seconds=result.seconds)  # fmt: skip
 
 
-def _unjudged(kernel: Recorded, plan: Plan, call: Call) -> str:
+def _unjudged(kernel: Recorded, plan: CallPlan, call: Call) -> str:
     """Why a large call's outputs are not held to the promise; "" if they are."""
     promise = kernel.promise
     if promise is None or not promises(kernel):
@@ -454,12 +456,12 @@ def worst_of(outcome: Outcome) -> Worst | None:
     return Worst(run.worst, run.place, str(run.call)) if run is not None else None
 
 
-def _does_something(run: Run) -> bool:
+def _does_something(run: JudgedCall) -> bool:
     return run.lane_ops > 0 or 0 not in run.call.sizes.values()
 
 
-def _smallest(outcome: Outcome, plan: Plan) -> list[Run]:
-    out: list[Run] = []
+def _smallest(outcome: Outcome, plan: CallPlan) -> list[JudgedCall]:
+    out: list[JudgedCall] = []
     spent = 0
     for run in sorted(filter(_does_something, outcome.runs), key=lambda r: r.lane_ops):
         if any(r.call.sizes == run.call.sizes for r in out):
@@ -478,7 +480,7 @@ def _smallest(outcome: Outcome, plan: Plan) -> list[Run]:
 
 
 def ghost(
-    kernel: Recorded, arch: str | None, seed: int, runner: Runner, run: Run, blocks: Sequence[int] = ()
+    kernel: Recorded, arch: str | None, seed: int, runner: Runner, run: JudgedCall, blocks: Sequence[int] = ()
 ) -> _core.CheckRun:
     """The inner specs that break their promise in a call; how many were judged, in how many blocks, and the sizes."""
     from graphene.judge.memory import limit
@@ -541,7 +543,7 @@ def of_hazard(hazard: GrapheneError, call: Call) -> list[CheckError]:
     return out
 
 
-def of_promise(kernel: Recorded, failed: Run, inner: list[CheckError]) -> CheckError:
+def of_promise(kernel: Recorded, failed: JudgedCall, inner: list[CheckError]) -> CheckError:
     """The outputs of a call that break the kernel's promise, and the innermost specs that break theirs."""
     where, head = _meant(kernel)
     message = f"{kernel.name} does not compute what it promises"

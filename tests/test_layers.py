@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -123,3 +123,50 @@ def test_no_files_of_python_import_each_other_in_a_circle() -> None:
     while free := {m for m, others in left.items() if not others}:  # the ground, then what stands on it alone
         left = {m: others - free for m, others in left.items() if m not in free}
     assert not left, "these import each other, or stand on such"
+
+
+# One name says one thing. A class that has its name a second time belongs here, with the reason why both are right.
+SAME_CLASSES: dict[str, str] = {}
+# A file's name may stand on several floors if it names one subject there: its kernels, their choice, its operator.
+# In folders of one floor the folder says of what. Former names (`graphene/tune`) count as no second one.
+SAME_FILES = {
+    **dict.fromkeys(("cross_entropy", "matmul", "mlp", "recurrent", "rotary", "softmax"), "kernels, choice, operator"),
+    **dict.fromkeys(("forward", "backward", "paged", "reference"), "attention: kernels and operators"),
+    "checks": "of arguments: what all operators share, what attention asks beside it",
+    "fused_mlp": "the tutorial's kernel of the operator's subject",
+    "measure": "measures plans; measures configurations",
+    "problem": "what is computed: a product, attention, rows",
+    "rows": "the plan of a graph over rows; the choice among the library's kernels over rows",
+    "sm90": "the kernel for Hopper: of a product, of attention",
+    "warm": "the command; what it does",
+}
+
+
+def homes_of(names: Callable[[Path], Iterator[str]]) -> dict[str, list[str]]:
+    """Each name with all its places, if it has more than one."""
+    homes: dict[str, list[str]] = {}
+    for module, path in MODULES.items():
+        for name in names(path):
+            homes.setdefault(name, []).append(module)
+    return {name: at for name, at in homes.items() if len(at) > 1}
+
+
+def classes_of(path: Path) -> Iterator[str]:
+    yield from (n.name for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ClassDef))
+
+
+def file_of(path: Path) -> Iterator[str]:
+    if path.stem != "__init__" and path.parent.name != "tune":
+        yield path.stem
+
+
+def test_no_two_classes_have_one_name() -> None:
+    found = homes_of(classes_of)
+    assert {n: at for n, at in found.items() if n not in SAME_CLASSES} == {}
+    assert set(SAME_CLASSES) <= set(found), "these have one home by now"
+
+
+def test_files_of_one_name_are_of_one_subject() -> None:
+    found = homes_of(file_of)
+    assert {n: at for n, at in found.items() if n not in SAME_FILES} == {}
+    assert set(SAME_FILES) <= set(found), "these have one home by now"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from graphene.recorded import Recorded
 
-__all__ = ["Call", "Drawn", "Made", "Plan", "element_strides", "of_arguments"]
+__all__ = ["Call", "CallPlan", "Drawn", "Made", "element_strides", "of_arguments"]
 
 # One half, which shows exactness; one; zero; a negative number; a small number that is not a power of two; and numbers
 # that take rare paths.
@@ -100,7 +100,7 @@ class Made:
         return {n: decode(t.view, t.dtype) for n, t in self.laid.items() if isinstance(t, Laid)}
 
 
-class Plan:
+class CallPlan:
     """Chooses calls of a kernel and makes their arguments.
 
     ``fixed``: values of symbols, integer parameters and scalars in all calls. ``conditions``: what a launch asks of

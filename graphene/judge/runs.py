@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphene import _core
 from graphene.errors import GrapheneError, LaunchError, SimulationError
-from graphene.judge.calls import Call, Plan
+from graphene.judge.calls import Call, CallPlan
 from graphene.judge.dead import unreachable
 from graphene.judge.memory import SMALL_BYTES, left
 from graphene.judge.verdict import Broken, expect, judge_outputs
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from graphene.judge.covering import Covering
     from graphene.recorded import Recorded
 
-__all__ = ["Outcome", "Run", "Runner"]
+__all__ = ["JudgedCall", "Outcome", "Runner"]
 
 SIZES, REACH, DATA = 40, 10, 60  # calls at most
 LANE_OPS = 9_000_000  # of all calls together
@@ -37,7 +37,7 @@ _TRIES = 8  # calls that are tried until a first one runs
 
 
 @dataclass
-class Run:
+class JudgedCall:
     """One call that ran: its cost in lane operations, and its errors."""
 
     call: Call
@@ -60,8 +60,8 @@ class Run:
 class Outcome:
     """The outcome of all calls, and the smallest that is wrong."""
 
-    runs: list[Run] = field(default_factory=list)
-    failed: Run | None = None
+    runs: list[JudgedCall] = field(default_factory=list)
+    failed: JudgedCall | None = None
     stated: set[str] = field(default_factory=set)
     found: dict[str, str] = field(default_factory=dict)  # tensors in which values become narrower, where they do
     missed: dict[int, str] | None = None  # statements that no thread executed, loops that none repeated, in any call
@@ -104,7 +104,7 @@ class Outcome:
 class Runner:
     """Runs calls of a kernel on the simulator. ``explain``: looks for a smaller call where one is wrong."""
 
-    def __init__(self, kernel: Recorded, arch: str | None, seed: int, plan: Plan, explain: bool = True) -> None:
+    def __init__(self, kernel: Recorded, arch: str | None, seed: int, plan: CallPlan, explain: bool = True) -> None:
         self.kernel, self.arch, self.seed, self.plan, self.explain = kernel, arch, seed, plan, explain
         self.outcome = Outcome()
         self._given: Made | None = None
@@ -130,7 +130,7 @@ class Runner:
         """The arguments of a call that has run, as they were before."""
         return self._given.copy() if self._given is not None else self.plan.make(call)
 
-    def run(self, call: Call) -> Run | None:
+    def run(self, call: Call) -> JudgedCall | None:
         """Makes a call's arguments, runs it, and holds it to the promise.
 
         None if a launch refuses it, or if it needs too much memory; ``outcome.refused`` and ``outcome.too_large`` list
@@ -149,11 +149,11 @@ class Runner:
                 return None
         return self.run(replace(call, wider=False))
 
-    def run_made(self, call: Call, made: Made) -> Run:
+    def run_made(self, call: Call, made: Made) -> JudgedCall:
         """Runs a call whose arguments are made."""
         return self.run_blocks(call, made, (), True)
 
-    def run_blocks(self, call: Call, made: Made, blocks: Sequence[int], judged: bool) -> Run:
+    def run_blocks(self, call: Call, made: Made, blocks: Sequence[int], judged: bool) -> JudgedCall:
         """Runs some blocks of a call, or all if none is named; their results are judged if that is wanted."""
         promise = self.kernel.promise if judged else None
         program, room = self.kernel.lowered(self.arch), max(left(), SMALL_BYTES)
@@ -171,8 +171,8 @@ class Runner:
         except SimulationError as e:
             if e.code == "SIM_MEMORY":
                 raise
-            return Run(call, 0, hazard=e)
-        run = Run(call, done.lane_ops, reached=frozenset(done.reached))
+            return JudgedCall(call, 0, hazard=e)
+        run = JudgedCall(call, done.lane_ops, reached=frozenset(done.reached))
         if done.lane_ops:
             self.outcome.count_missed({u.id: f"{u.where}: {u.text}" for u in done.unreached})
         sums = promise.sums.name if promise is not None and promise.sums is not None else ""
@@ -218,7 +218,7 @@ class Runner:
         d = self._covering.next(_CALL, rate, _CALL + most) or self._covering.least()
         return usual if d is None else plan.call(d, 0)
 
-    def _begin(self, first: Call) -> Run | None:
+    def _begin(self, first: Call) -> JudgedCall | None:
         """The first call that runs: the given one, or another where that is refused or needs too much memory."""
         run, tried = self.run(first), [first.sizes]
         covering = self._covering
@@ -305,13 +305,13 @@ class Runner:
             if run is not None and not run.ok:
                 break
 
-    def _further(self, call: Call) -> Run | None:
+    def _further(self, call: Call) -> JudgedCall | None:
         run = self.run(call)
         if run is not None:
             self.outcome.runs.append(run)
         return run
 
-    def _smallest(self, failed: Run) -> Run:
+    def _smallest(self, failed: JudgedCall) -> JudgedCall:
         for _ in range(4):
             for call in self.plan.smaller(failed.call)[:_SHRINKS]:
                 run = self.run(call)

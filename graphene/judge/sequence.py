@@ -16,15 +16,15 @@ import numpy as np
 
 from graphene import _core, promise
 from graphene.errors import LaunchError, SimulationError
-from graphene.judge.calls import Call, Drawn, Made, Plan, element_strides
+from graphene.judge.calls import Call, CallPlan, Drawn, Made, element_strides
 from graphene.judge.data import Laid, given_of
 from graphene.judge.formats import as_scalar, decode, is_float, storage
 from graphene.judge.memory import SMALL_BYTES, left
 from graphene.judge.numbers import Divided, Numbers
-from graphene.judge.runs import Run, Runner
+from graphene.judge.runs import JudgedCall, Runner
 from graphene.judge.signature import Argument, Facts, Parameter, Signature
 from graphene.judge.verdict import as_double, expect, judge_outputs
-from graphene.views import viewed
+from graphene.launch_views import viewed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -332,7 +332,7 @@ def _unwritten(t: Laid) -> None:
         t.put(np.full(t.view.shape, 1 if info is None else min(_NO_INDEX, int(info.max)), np.int64))
 
 
-class SequencePlan(Plan):
+class SequencePlan(CallPlan):
     """Calls of a sequence: its tensors, and the workspaces that its caller would allocate."""
 
     def __init__(self, together: Sequence, seed: int, fixed: Mapping[str, Any]) -> None:
@@ -368,9 +368,9 @@ class SequenceRunner(Runner):
         super().__init__(together, arch, seed, plan)  # type: ignore[arg-type]
         self.together = together
 
-    def run_made(self, call: Call, made: Made) -> Run:
+    def run_made(self, call: Call, made: Made) -> JudgedCall:
         """Runs a call whose arguments are made."""
-        run = Run(call, 0)
+        run = JudgedCall(call, 0)
         together = self.together
         missed: dict[int, str] = {}
         columns = together.columns(made.laid)

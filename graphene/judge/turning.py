@@ -27,7 +27,7 @@ _PLACES = range(8)  # turns 0 to 3 of loops, each in blocks and threads 0 and 1
 
 
 @dataclass(frozen=True)
-class _Loop:
+class _CountedLoop:
     var: str
     start: ast.expr
     stop: ast.expr
@@ -39,20 +39,20 @@ class _Root:
     tree: ast.expr
     names: frozenset[str]
     divisions: list[int]  # by ``id``
-    loops: tuple[_Loop, ...]
+    loops: tuple[_CountedLoop, ...]
     condition: bool
 
 
 def _expressions(
-    block: Iterable[Any], loops: tuple[_Loop, ...], trees: Trees
-) -> Iterable[tuple[str, tuple[_Loop, ...]]]:
+    block: Iterable[Any], loops: tuple[_CountedLoop, ...], trees: Trees
+) -> Iterable[tuple[str, tuple[_CountedLoop, ...]]]:
     """The expressions of a block of the JSON, each with the loops around it."""
     for s in block:
         inner = loops
         if s["stmt"] == "for" and isinstance(s["step"], int):
             start, stop = (trees.tree(str(s[x])) for x in ("start", "stop"))
             if start is not None and stop is not None:
-                inner = (*loops, _Loop(s["var"], start, stop, s["step"]))
+                inner = (*loops, _CountedLoop(s["var"], start, stop, s["step"]))
         for value in s.values():
             if isinstance(value, list) and value and isinstance(value[0], dict) and "stmt" in value[0]:
                 yield from _expressions(value, inner, trees)
@@ -76,7 +76,7 @@ def turning(data: Mapping[str, Any], known: set[str], trees: Trees | None = None
     return Turning([r for r in roots.values() if r is not None], known, _extents(data, known, trees), trees)
 
 
-def _root(part: ast.expr, loops: tuple[_Loop, ...], known: set[str], trees: Trees) -> _Root | None:
+def _root(part: ast.expr, loops: tuple[_CountedLoop, ...], known: set[str], trees: Trees) -> _Root | None:
     names = trees.names(part) - set(FUNCTIONS)
     if not names & known:
         return None

@@ -40,7 +40,7 @@ def _number(x: Any, values: _Values) -> int:
 
 
 @dataclass
-class _Loop:
+class _LoopWork:
     """A part of the text: how many statements stand in it, and the loops within it whose turns sizes decide."""
 
     var: str
@@ -48,7 +48,7 @@ class _Loop:
     stop: Any
     step: Any
     leaves: float = 0.0
-    inner: list[_Loop] = field(default_factory=list)
+    inner: list[_LoopWork] = field(default_factory=list)
     weight: int = 1  # turns of the loops around that have a number of them
 
     def work(self, values: _Values) -> float:
@@ -60,7 +60,7 @@ class _Loop:
         return self.weight * turns * (1 + self.leaves + sum(x.work(values) for x in self.inner))
 
 
-def _see(block: Iterable[Any], into: _Loop, weight: int) -> None:
+def _see(block: Iterable[Any], into: _LoopWork, weight: int) -> None:
     for s in block:
         inner = [x for x in s.values() if isinstance(x, list) and x and isinstance(x[0], dict) and "stmt" in x[0]]
         if s["stmt"] == "for":
@@ -71,7 +71,7 @@ def _see(block: Iterable[Any], into: _Loop, weight: int) -> None:
                     _see(x, into, weight * turns)
                 continue
             start, stop, step = map(_code, given)
-            loop = _Loop(s["var"], start, stop, step, weight=weight)
+            loop = _LoopWork(s["var"], start, stop, step, weight=weight)
             into.inner.append(loop)
             for x in inner:
                 _see(x, loop, 1)
@@ -89,7 +89,7 @@ class Work:
         levels = (data.get("grid") or {"levels": ()})["levels"]
         shapes = [level["shape"] for level in levels]
         self._extents = [_code(x) for shape in shapes for x in (shape if isinstance(shape, list) else [shape])]
-        self._body = _Loop("", 0, 1, 1)
+        self._body = _LoopWork("", 0, 1, 1)
         _see(data["body"], self._body, 1)
         read = {s["var"] for s in statements(data["body"]) if s["stmt"] in ("index", "scalar")}
         bounds = {n for s in statements(data["body"]) if s["stmt"] == "for"

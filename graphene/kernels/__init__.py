@@ -18,19 +18,19 @@ from graphene.kernels.attention.combine import attention_combine_kernel
 from graphene.kernels.attention.decode import DecodeConfig, attention_decode_kernel
 from graphene.kernels.attention.delta import attention_delta_kernel
 from graphene.kernels.attention.forward import ForwardConfig, attention_forward_kernel
+from graphene.kernels.attention.key_tiles import attention_tiles_kernel
 from graphene.kernels.attention.paged import attention_paged_kernel
 from graphene.kernels.attention.problem import Attention, Extra
 from graphene.kernels.attention.product import ProductConfig, attention_queries_product_kernel
 from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
-from graphene.kernels.attention.tiles import attention_tiles_kernel
 from graphene.kernels.elementwise import ElementwiseConfig, elementwise_kernel
-from graphene.kernels.gemm.launches import gemm_launches, gemm_workspaces, run_gemm
 from graphene.kernels.gemm.pad import gemm_pad
 from graphene.kernels.gemm.problem import GemmConfig, GemmProblem, GemmTile
 from graphene.kernels.gemm.reduce import gemm_reduce
 from graphene.kernels.gemm.sm70 import gemm_sm70
 from graphene.kernels.gemm.sm80 import gemm_sm80
 from graphene.kernels.gemm.sm90 import gemm_sm90
+from graphene.kernels.gemm.whole import gemm_launches, gemm_workspaces, run_gemm
 from graphene.kernels.reduction import ReductionConfig, reduction_kernel
 from graphene.kernels.rotary import RotaryConfig, rotary_kernel
 from graphene.kernels.rows.layernorm import layernorm, layernorm_kernel

@@ -105,13 +105,13 @@ def up(n: int, multiple: int = 16) -> int:
     return -(-n // multiple) * multiple
 
 
-def lines_of(c: MlpConfig, r: Run) -> int:
+def lines_of(c: MlpConfig, r: LayerRun) -> int:
     """Rows of a tile of weights: the columns that a pass computes, shared by warps."""
     return c.columns if r.cut else up(r.n, 16 * c.across)
 
 
 @dataclass
-class Run:
+class LayerRun:
     """Consecutive layers of one form: ``times`` passes over tiles of weights, each of ``chunks`` tiles.
 
     ``first``: the first layer. ``streamed``: the run is one layer, and X arrives with the weights, a chunk in each
@@ -136,7 +136,7 @@ class Run:
         return 1 if self.streamed or self.cut else self.times
 
 
-def runs_of(c: MlpConfig) -> list[Run]:
+def runs_of(c: MlpConfig) -> list[LayerRun]:
     """The layers of a configuration, in order."""
 
     def form(i: int) -> tuple[Any, ...]:
@@ -151,7 +151,7 @@ def runs_of(c: MlpConfig) -> list[Run]:
             raise AssertionError(layers)
         chunks = -(-up(k) // c.chunk)
         times = chunks if streamed else -(-up(n) // c.columns) if cut else len(layers)
-        runs.append(Run(layers[0], times, 1 if streamed else chunks, k, n, bias, act, streamed, cut))
+        runs.append(LayerRun(layers[0], times, 1 if streamed else chunks, k, n, bias, act, streamed, cut))
     return runs
 
 
@@ -204,7 +204,7 @@ def meaning(c: MlpConfig, X: Any, **given: Any) -> Any:
 class _Block:
     """The tensors of a block of the kernel, and its steps."""
 
-    def __init__(self, c: MlpConfig, runs: list[Run], X: Any, bm: Any, threads: Any) -> None:
+    def __init__(self, c: MlpConfig, runs: list[LayerRun], X: Any, bm: Any, threads: Any) -> None:
         self.c, self.runs, self.threads = c, runs, threads
         self.dtype = dtype = gr.fp16 if c.dtype == "fp16" else gr.bf16
         self.mma = gr.atom(MATRIX_ATOMS[c.dtype][0])

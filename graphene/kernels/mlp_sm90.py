@@ -91,7 +91,7 @@ class MlpSm90Config:
 
 
 @dataclass
-class Run:
+class LayerRunSm90:
     """Consecutive layers of one form: `layers` of them, the first of which is `first`."""
 
     first: int
@@ -112,7 +112,7 @@ class Run:
         return up(self.n)
 
 
-def runs_of(c: MlpSm90Config) -> list[Run]:
+def runs_of(c: MlpSm90Config) -> list[LayerRunSm90]:
     """The layers in order. The first one, which reads the input, and the last, which stores, are by themselves."""
 
     def form(i: int) -> tuple[Any, ...]:
@@ -122,7 +122,7 @@ def runs_of(c: MlpSm90Config) -> list[Run]:
     runs = []
     for (k, n, bias, act, _), group in groupby(range(c.depth), form):
         layers = list(group)
-        runs.append(Run(layers[0], len(layers), k, n, bias, act))
+        runs.append(LayerRunSm90(layers[0], len(layers), k, n, bias, act))
     return runs
 
 
@@ -161,7 +161,7 @@ def meaning(c: MlpSm90Config, X: Any, **given: Any) -> Any:
 class _Shared:
     """What a block has in shared memory, and the barriers that say what is there."""
 
-    def __init__(self, c: MlpSm90Config, runs: list[Run]) -> None:
+    def __init__(self, c: MlpSm90Config, runs: list[LayerRunSm90]) -> None:
         self.c, self.dtype = c, gr.fp16 if c.dtype == "fp16" else gr.bf16
         self.widest = max(r.lines for r in runs)
         lines = gr.swizzle(CHUNK, self.dtype)
@@ -189,7 +189,7 @@ class _Shared:
             number[...] = t
             gr.move(self.numbers[t], number)
 
-    def bring_biases(self, runs: list[Run], biases: dict[int, Any], warp: Any) -> None:
+    def bring_biases(self, runs: list[LayerRunSm90], biases: dict[int, Any], warp: Any) -> None:
         """A warp copies all biases, which stay. They are there when its threads have arrived."""
         for r in (r for r in runs if r.bias):
             copy = atoms_of(vector_bytes(r.n))
@@ -200,15 +200,15 @@ class _Shared:
         gr.wait(CP, pending=0)
         self.biased[0].arrive()
 
-    def weights(self, stage: Any, r: Run) -> Any:
+    def weights(self, stage: Any, r: LayerRunSm90) -> Any:
         """The tile of weights of this run in a stage."""
         return self.w[stage] if r.lines == self.widest else self.w[stage].tile([r.lines, None])[0, 0]
 
 
-class _Consumer:
+class _LayerConsumer:
     """What a consumer, the warpgroup of the executing thread, holds in registers, and its steps."""
 
-    def __init__(self, c: MlpSm90Config, runs: list[Run], consumers: Any, shared: _Shared) -> None:
+    def __init__(self, c: MlpSm90Config, runs: list[LayerRunSm90], consumers: Any, shared: _Shared) -> None:
         self.c, self.shared = c, shared
         self.w: Any = consumers.indices()[0] if c.consumers > 1 else 0
         self.mine = mine = consumers[self.w] if c.consumers > 1 else consumers
@@ -252,11 +252,11 @@ class _Consumer:
         """Which consumer this is, read from shared memory."""
         return gr.index(self.shared.numbers[self.w], 0, self.c.consumers - 1) if self.c.consumers > 1 else 0
 
-    def part(self, r: Run, half: int) -> Any:
+    def part(self, r: LayerRunSm90, half: int) -> Any:
         """The accumulators of 64 rows."""
         return self.acc[r.lines].tile([64, None])[half, 0]
 
-    def multiply(self, r: Run, j: Any, inputs: bool, more: bool) -> None:
+    def multiply(self, r: LayerRunSm90, j: Any, inputs: bool, more: bool) -> None:
         """Starts the products by the next tile of weights, number j of its layer: a group for each 64 rows."""
         s, wide = self.shared, min(CHUNK, up(r.k))
         if inputs:
@@ -280,7 +280,7 @@ class _Consumer:
         if inputs:
             self.get_x.advance()
 
-    def layer(self, r: Run) -> Iterator[int]:
+    def layer(self, r: LayerRunSm90) -> Iterator[int]:
         """Multiplies; yields each half when its accumulators are there."""
         inputs, s = r.first == 0, self.shared
         turns = s.turn if not inputs or r.chunks <= min(self.c.inputs, self.c.stages) else None
@@ -309,13 +309,13 @@ class _Consumer:
                 self.release(inputs)
             yield half
 
-    def fetch(self, r: Run, layer: Any, piece: int) -> None:
+    def fetch(self, r: LayerRunSm90, layer: Any, piece: int) -> None:
         """Brings a piece of a layer's bias to registers."""
         wide = self.together(r.lines)
         bias = self.shared.biases.tile([1, wide])[layer, piece]
         gr.move(self.vector[r.lines], bias, atom="ld.shared.b32")
 
-    def activated(self, r: Run, layer: Any, half: int, piece: int) -> Any:
+    def activated(self, r: LayerRunSm90, layer: Any, half: int, piece: int) -> Any:
         """The activation of the sums of 64 rows, a piece of their columns."""
         wide = self.together(r.lines)
         x: Any = self.part(r, half).tile([None, wide])[0, piece]
@@ -324,7 +324,7 @@ class _Consumer:
             x = x + self.vector[r.lines]
         return activation(r.act)(x)
 
-    def hand_on(self, r: Run, layer: Any, half: int) -> None:
+    def hand_on(self, r: LayerRunSm90, layer: Any, half: int) -> None:
         """Activates and rounds the sums of 64 rows to the next layer's left operand."""
         wide = self.together(r.lines)
         for j in range(r.lines // wide):
@@ -334,7 +334,7 @@ class _Consumer:
                 y = gr.where(column < r.n - j * wide, y, 0)
             self.x[r.lines].tile([64, wide])[half, j][:] = y
 
-    def store(self, r: Run, half: int, Y: Any, row: Any) -> None:
+    def store(self, r: LayerRunSm90, half: int, Y: Any, row: Any) -> None:
         """Activates, rounds and stores 64 rows of the result: `row` counts them."""
         wide, buffers = self.together(r.lines), self.c.buffers
         by_threads = access("st.global", min(vector_bytes(r.n, self.c.align[1]), 4))
@@ -396,7 +396,7 @@ def mlp_sm90(c: MlpSm90Config) -> gr.Kernel:
             with gr.only(groups[0].elect()):
                 put, put_x = gr.ring("put", c.stages, phase=1), gr.ring("put_x", c.inputs, phase=1)  # 1: both are empty
 
-                def bring(r: Run, layer: int, t: Any, j: Any) -> None:
+                def bring(r: LayerRunSm90, layer: int, t: Any, j: Any) -> None:
                     if layer == 0:
                         i = put_x.index
                         s.empty_x[i].wait(put_x.phase)
@@ -426,7 +426,7 @@ def mlp_sm90(c: MlpSm90Config) -> gr.Kernel:
         with gr.only(consumers):
             if c.consumers > 1:
                 gr.setmaxnreg(registers[1])
-            me = _Consumer(c, runs, consumers, s)
+            me = _LayerConsumer(c, runs, consumers, s)
             if s.biased is not None:
                 s.biased[0].wait(0)
             if s.turn is not None:

@@ -16,8 +16,8 @@ from graphene.kernels.arguments import choice, size, small_weights
 from graphene.kernels.epilogues import activation, sigmoid, sigmoid_tanh
 from graphene.kernels.gemm.frame import MOST_IN_BOXES
 from graphene.kernels.gemm.operand import access, matrix
-from graphene.kernels.hopper import MOST_TILES
 from graphene.kernels.recurrent import meaning, two_products
+from graphene.kernels.tma import MOST_TILES
 from graphene.kernels.traced import as_data
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class _Cell:
                 put.advance()
 
 
-class _Consumer:
+class _CellConsumer:
     """What a consumer, the warpgroup of the executing thread, holds in registers, and its steps."""
 
     def __init__(self, cell: _Cell, consumers: Any) -> None:
@@ -335,7 +335,7 @@ def cell_sm90(c: CellSm90Config) -> gr.Kernel:
         with gr.only(consumers):
             if c.consumers > 1:
                 gr.setmaxnreg(REGISTERS[c.early][1])
-            me = _Consumer(cell, consumers)
+            me = _CellConsumer(cell, consumers)
             if c.turns:
                 me.pass_over(me.w * (steps[0] + steps[1]))
                 with gr.if_(me.w == 1):

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn
 
 from graphene import _core
-from graphene.nn._modules import unlike
+from graphene.nn._hooks import unlike
 from graphene.ops import fused_mlp, lstm_cell, rnn_cell
 from graphene.ops.core.checks import check_tensors
 from graphene.ops.core.torch import Tensor, fail, torch

@@ -7,8 +7,8 @@ from math import prod
 from typing import Any
 
 from graphene import _core
-from graphene.kernels.gemm.launches import gemm_launches, workspace_sizes
 from graphene.kernels.gemm.problem import GemmProblem, GemmTile
+from graphene.kernels.gemm.whole import gemm_launches, workspace_sizes
 from graphene.ops.core.activations import ACTIVATIONS, activate, slope, wide_dtype
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, same_shape, shape_text
 from graphene.ops.core.context import lower, transforming, written
@@ -17,7 +17,7 @@ from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, KernelCalls, target
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import Dim, Extent, broadcast, divides, merge, output, own, recipe, view
 from graphene.select.gemm import choose
-from graphene.select.hopper import has_wgmma
+from graphene.select.sm90_time import has_wgmma
 
 _SIMULATED_TILE = 32
 A, B, BIAS, RESIDUAL, C = range(5)  # the tensors of a call; the fifth is the result, or `out`

@@ -18,6 +18,7 @@ from graphene.kernels.rows.norm_backward import (
     rmsnorm_backward_kernel,
 )
 from graphene.kernels.rows.rmsnorm import rmsnorm_kernel
+from graphene.launch_views import Size
 from graphene.ops.core.checks import (
     FLOATS,
     check_devices,
@@ -32,11 +33,10 @@ from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import Extent, divides, lies_in_rows, output, own, recipe, view
 from graphene.select.elements import select_reduction
 from graphene.select.rows import select_norm, select_norm_backward, select_norm_columns
-from graphene.views import Size
 
 
 @dataclass(frozen=True)
-class Rows:
+class NormProblem:
     """A normalisation over rows of ``width`` elements.
 
     ``align``: bytes that divide every address and row's start. ``dense``: bytes that divide every address, if there are
@@ -63,7 +63,7 @@ def _norm(kind: str, config: Any) -> Any:
     return (layernorm_kernel if kind == "layer" else rmsnorm_kernel)(config)
 
 
-def choose(p: Rows) -> KernelCalls | str:
+def choose(p: NormProblem) -> KernelCalls | str:
     """``norm(input + residual) * weight + bias``."""
     if p.dtype not in ROW_DTYPES:
         return f"no kernel for rows of {p.dtype}"
@@ -105,7 +105,7 @@ def columns_plan(rows: int, width: int) -> tuple[int, int, int]:
     return config.rows, config.vector, parts
 
 
-def choose_gradients(p: Rows, columns: bool) -> KernelCalls | str:
+def choose_gradients(p: NormProblem, columns: bool) -> KernelCalls | str:
     """The gradients of input and, with `columns`, of weight and bias, for `p`, whose ``total`` may have a gradient."""
     if p.dtype not in ROW_DTYPES:
         return f"no kernel for rows of {p.dtype}"
@@ -201,7 +201,7 @@ def _copy_scattered(given: Sequence[Arg | None], dims: int) -> Any:
     return _core.Recipe.copy(copies, "the elements of a row, or the rows, do not lie one after the other")
 
 
-class Gradients:
+class NormGradients:
     """The gradient of one of the normalisations, `kind` "layer" or "rms"."""
 
     def __init__(self, kind: str) -> None:
@@ -294,7 +294,7 @@ class Gradients:
             if t is not None:
                 starts = [t.strides[d] * bytes_ for d in range(len(t.shape) - n) if t.shape[d] != 1]
                 align = divides(min(align, t.align), *starts)
-        problem = Rows(
+        problem = NormProblem(
             self.kind, prod(x.shape) // width, width, x.dtype, align, weight is not None, False,
             residual is not None, total is not None, eps, x.device,
         )  # fmt: skip
@@ -318,7 +318,7 @@ class Gradients:
         return recipe(outputs, 3, found.kernels, views)
 
 
-layer_gradients, rms_gradients = Gradients("layer"), Gradients("rms")
+layer_gradients, rms_gradients = NormGradients("layer"), NormGradients("rms")
 
 
 # The operators.
@@ -402,7 +402,7 @@ class Norm:
             if t is not None:
                 align, dense = min(align, t.align), min(dense, t.align)
         launches = choose(
-            Rows(self.kind, prod(input.shape) // width, width, input.dtype, align, weight is not None,
+            NormProblem(self.kind, prod(input.shape) // width, width, input.dtype, align, weight is not None,
                           bias is not None, residual is not None, self.add, eps, input.device, dense, offset)
         )  # fmt: skip
         if isinstance(launches, str):

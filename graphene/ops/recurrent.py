@@ -30,7 +30,7 @@ def flops(input: Tensor, h: Tensor, *rest: Tensor, **_: Any) -> int:
     return int(2 * input.shape[0] * sum(w.numel() for w in matrices))
 
 
-class Cell:
+class CellOperator:
     """One of the two operators: `gates` is 1 or 4. Arguments: input, h, c if there are four gates, weights, biases."""
 
     def __init__(self, gates: int) -> None:
@@ -204,7 +204,7 @@ class Cell:
         return (self.defined.dispatched if is_compiling() else self.defined.core)(*args)
 
 
-RNN, LSTM = Cell(1), Cell(4)
+RNN, LSTM = CellOperator(1), CellOperator(4)
 
 
 @public

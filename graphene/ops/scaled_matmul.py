@@ -6,8 +6,8 @@ from math import prod
 from typing import Any
 
 from graphene import _core, dtypes
-from graphene.kernels.gemm.launches import gemm_launches, workspace_sizes
 from graphene.kernels.gemm.problem import GemmProblem, GemmTile
+from graphene.kernels.gemm.whole import gemm_launches, workspace_sizes
 from graphene.kernels.transpose import TransposeConfig, transpose_kernel
 from graphene.ops.core.activations import ACTIVATIONS, activate
 from graphene.ops.core.checks import check_devices, same_shape, shape_text
@@ -17,7 +17,7 @@ from graphene.ops.core.torch import NUMBERS, Tensor, fail, torch
 from graphene.ops.core.views import ONE, contiguous, divides, output, own, recipe, view
 from graphene.ops.matmul import Matrix, add_workspaces
 from graphene.select.gemm import choose
-from graphene.select.hopper import has_wgmma
+from graphene.select.sm90_time import has_wgmma
 
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 RESULTS = (torch.bfloat16, torch.float16, torch.float32)

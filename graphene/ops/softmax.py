@@ -45,7 +45,7 @@ class Softmax:
     """A softmax, or with ``log`` its logarithm, over rows of ``width`` elements.
 
     ``columns``: how many columns lie side by side. If there are several, the softmax goes over columns of ``width``
-    elements. ``align`` and ``dense`` are those of ``Rows`` in norms.py.
+    elements. ``align`` and ``dense`` are those of ``NormProblem`` in norms.py.
     """
 
     rows: int

@@ -11,7 +11,7 @@ from graphene.plan.graph import REDUCTIONS, Axis, Graph, Output, Value
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Dot", "ProductForm", "Staged", "Statistic", "none", "product_form"]
+__all__ = ["Dot", "ProductForm", "StagedInput", "Statistic", "none", "product_form"]
 
 _MATRIX_TYPES = ("fp16", "bf16")
 
@@ -26,7 +26,7 @@ def _names(axes: Sequence[Axis]) -> str:
 
 
 @dataclass
-class Staged:
+class StagedInput:
     """An input of which a block copies tiles to shared memory, for one side of products."""
 
     value: Value
@@ -83,7 +83,7 @@ class ProductForm:
     dots: list[Dot] = field(default_factory=list)
     later: list[Dot] = field(default_factory=list)
     statistics: list[Statistic] = field(default_factory=list)
-    staged: list[Staged] = field(default_factory=list)
+    staged: list[StagedInput] = field(default_factory=list)
     dtype: Any = None
 
     @property
@@ -99,11 +99,11 @@ class ProductForm:
         """Inputs of the result's expression."""
         return _leaves(self.result, self.known())
 
-    def at(self, value: Value, side: str) -> Staged:
+    def at(self, value: Value, side: str) -> StagedInput:
         """The staged input of a side."""
         return next(s for s in self.staged if s.value is value and s.side == side)
 
-    def inputs(self, side: str) -> list[Staged]:
+    def inputs(self, side: str) -> list[StagedInput]:
         """The staged inputs of a side."""
         return [s for s in self.staged if s.side == side]
 
@@ -230,7 +230,7 @@ def _stage(form: ProductForm, operand: Value, side: str, across: Axis) -> None:
         if set(v.more["stored"][-2:]) != {k, across}:
             none(f"input {v.name} stores its batch axes behind others", f"got: {_names(v.more['stored'])}")
         if not any(s.value is v and s.side == side for s in form.staged):
-            form.staged.append(Staged(v, side, across))
+            form.staged.append(StagedInput(v, side, across))
 
 
 def _later(form: ProductForm, d: Dot) -> None:

@@ -51,7 +51,7 @@ def read(operators: Any, name: str = "mirage") -> Graph:
     Neighbouring dimensions that no operator tells apart are one axis, and dimensions of one element are left out.
     """
     try:
-        return _Reader(name).read(operators)
+        return _GraphReader(name).read(operators)
     except (KeyError, TypeError, IndexError, AttributeError, ValueError) as e:
         refuse("JSON that does not describe a graph of Mirage", f"got: {type(e).__name__}: {e}")
         raise
@@ -93,7 +93,7 @@ def _kind(op: str) -> str:
     return op.removeprefix("kn_").removeprefix("tb_").removesuffix("_op")
 
 
-class _Reader:
+class _GraphReader:
     def __init__(self, name: str) -> None:
         self.graph = Graph(name)
         self.inputs: dict[str, tuple[list[int], Any]] = {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene import arrange
-from graphene.plan.form import ProductForm, Staged, none
+from graphene.plan.form import ProductForm, StagedInput, none
 from graphene.report import occupancy
 from graphene.select.model import BESIDE, FEW_WARPS, FILL_CLOCKS, LATENCY_CLOCKS, LAUNCH_US, STEP_CLOCKS, in_waves
 from graphene.select.tiles import REGISTERS, up
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from graphene.plan.graph import Axis
     from graphene.select.device import Device
 
-__all__ = ["Tile", "Tiled", "decide"]
+__all__ = ["ProductTile", "Tiled", "decide"]
 
 MATRIX_ATOMS = {"fp16": "mma.m16n8k16.f32.f16", "bf16": "mma.m16n8k16.f32.bf16"}
 SLICE = 16  # k of one instruction
@@ -34,7 +34,7 @@ KEPT = 52  # registers of a thread for addresses and loops
 
 
 @dataclass(frozen=True)
-class Tile:
+class ProductTile:
     """What a block computes: `m` rows, `n` columns, `k` of each step, `stages` steps on their way, a grid of warps."""
 
     m: int
@@ -78,7 +78,7 @@ class Tiled:
     """Everything that the text of a kernel needs."""
 
     form: ProductForm
-    tile: Tile
+    tile: ProductTile
     mma: str
     shared: dict[str, Shared] = field(default_factory=dict)
     at: dict[str, int] = field(default_factory=dict)
@@ -127,12 +127,12 @@ def size_of(axis: Axis, sizes: dict[str, int]) -> int:
     return axis.size if axis.size is not None else sizes[axis.symbol]
 
 
-def shared_name(s: Staged) -> str:
+def shared_name(s: StagedInput) -> str:
     """The name of a staged input's tensor in shared memory."""
     return f"s{s.name}"
 
 
-def columns_of(form: ProductForm, across: Axis, tile: Tile) -> int:
+def columns_of(form: ProductForm, across: Axis, tile: ProductTile) -> int:
     """Columns that a block stages of a right operand: its tile's, or all of an inner product's."""
     if across is form.columns:
         return tile.n
@@ -140,7 +140,7 @@ def columns_of(form: ProductForm, across: Axis, tile: Tile) -> int:
     return up(across.size, 16) * 16
 
 
-def shape_of(form: ProductForm, s: Staged, tile: Tile) -> tuple[int, int]:
+def shape_of(form: ProductForm, s: StagedInput, tile: ProductTile) -> tuple[int, int]:
     """The tile of a staged input, as stored."""
     across = tile.m if s.side == "left" else columns_of(form, s.across, tile)
     return (across, tile.k) if s.along_k(form.k) else (tile.k, across)
@@ -152,7 +152,7 @@ def vector_bytes(axis: Axis, element_bytes: int) -> int:
 
 
 @functools.lru_cache(8192)
-def registers(form: ProductForm, tile: Tile) -> int:
+def registers(form: ProductForm, tile: ProductTile) -> int:
     """About the registers without which a thread spills."""
     (_down, across), rows = tile.warps, tile.m // tile.warps[0]
     sums = sum(
@@ -171,12 +171,12 @@ def registers(form: ProductForm, tile: Tile) -> int:
 
 
 @functools.lru_cache(8192)
-def stage_bytes(form: ProductForm, tile: Tile) -> int:
+def stage_bytes(form: ProductForm, tile: ProductTile) -> int:
     """Shared memory of one step."""
     return sum(up(math.prod(shape_of(form, s, tile)) * 2, SWIZZLED_ALIGN) * SWIZZLED_ALIGN for s in form.staged)
 
 
-def refused(form: ProductForm, tile: Tile, sizes: dict[str, int], device: Device) -> str:
+def refused(form: ProductForm, tile: ProductTile, sizes: dict[str, int], device: Device) -> str:
     """Why a tile cannot be used, or is not worth a try; empty if it can."""
     down, across = tile.warps
     if tile.m % (16 * down):
@@ -207,7 +207,7 @@ class LaterTile:
     right_shape: tuple[int, int]
 
 
-def later_tiles(form: ProductForm, tile: Tile) -> list[LaterTile]:
+def later_tiles(form: ProductForm, tile: ProductTile) -> list[LaterTile]:
     """The second operands of products of products, whole along the sum."""
     out = []
     for d in form.later:
@@ -230,7 +230,9 @@ def _zero_at_zero(v: Any) -> bool:
     return False
 
 
-def estimate(form: ProductForm, tile: Tile, sizes: dict[str, int], device: Device, once: int) -> tuple[float, str]:
+def estimate(
+    form: ProductForm, tile: ProductTile, sizes: dict[str, int], device: Device, once: int
+) -> tuple[float, str]:
     """The expected time in microseconds, and what limits it: the library's model of a product, of several streams.
 
     `once`: bytes that cross the memory at least once.
@@ -283,7 +285,7 @@ def moved_bytes(form: ProductForm, sizes: dict[str, int]) -> int:
     return moved([*tensors.values(), (form.output.axes, form.output.dtype)], sizes)
 
 
-def candidates(form: ProductForm, sizes: dict[str, int]) -> list[Tile]:
+def candidates(form: ProductForm, sizes: dict[str, int]) -> list[ProductTile]:
     """Tiles that are looked at."""
     rows, columns, k = (size_of(a, sizes) for a in (form.rows, form.columns, form.k))
     of = {
@@ -292,11 +294,11 @@ def candidates(form: ProductForm, sizes: dict[str, int]) -> list[Tile]:
         "k": [s for s in STEPS if s == STEPS[0] or s < 2 * k],
     }
     every = itertools.product(of["m"], of["n"], of["k"], STAGES, WARPS)
-    return [Tile(m, n, s, stages, w) for m, n, s, stages, w in every
+    return [ProductTile(m, n, s, stages, w) for m, n, s, stages, w in every
             if (stages <= 2 or stages <= up(k, s) + 1) and m % (16 * w[0]) == 0 and n % (16 * w[1]) == 0]  # fmt: skip
 
 
-def _pinned_tiles(d: Decisions, form: ProductForm, sizes: dict[str, int]) -> list[Tile]:
+def _pinned_tiles(d: Decisions, form: ProductForm, sizes: dict[str, int]) -> list[ProductTile]:
     """Candidates that respect the pins, which may name values that are not tried by default."""
     pins = d.pins
     for path, want in (("tile.m", 16), ("tile.n", 16), ("loop.k", SLICE), ("stages", 1)):
@@ -318,11 +320,11 @@ def _pinned_tiles(d: Decisions, form: ProductForm, sizes: dict[str, int]) -> lis
         return found
     of = [sorted({getattr(t, n) for t in found} | ({pins[p]} if p in pins else set()))
           for n, p in (("m", "tile.m"), ("n", "tile.n"), ("k", "loop.k"), ("stages", "stages"))]  # fmt: skip
-    tiles = [Tile(m, n, k, s, w) for m, n, k, s, w in itertools.product(*of, WARPS)]
+    tiles = [ProductTile(m, n, k, s, w) for m, n, k, s, w in itertools.product(*of, WARPS)]
     return [t for t in tiles if all(t.values()[p] == v for p, v in pins.items() if p in t.values())]
 
 
-def _rank(form: ProductForm, us: float, t: Tile, sizes: dict[str, int], device: Device) -> tuple[Any, ...]:
+def _rank(form: ProductForm, us: float, t: ProductTile, sizes: dict[str, int], device: Device) -> tuple[Any, ...]:
     """Orders tiles by time; equal ones, which memory bounds, as they were measured on an H200 with few rows.
 
     Long steps come first, then a wave of as many blocks as may be, then more warps, then four stages.
@@ -341,7 +343,9 @@ def _rank(form: ProductForm, us: float, t: Tile, sizes: dict[str, int], device: 
     )
 
 
-def choose_tile(d: Decisions, form: ProductForm, sizes: dict[str, int], device: Device) -> tuple[Tile, float, str]:
+def choose_tile(
+    d: Decisions, form: ProductForm, sizes: dict[str, int], device: Device
+) -> tuple[ProductTile, float, str]:
     """The tile of least expected time. Raises SelectError PLAN_NONE, PLAN_PIN."""
     reasons: dict[str, int] = {}
     admitted = []
@@ -382,7 +386,7 @@ def choose_tile(d: Decisions, form: ProductForm, sizes: dict[str, int], device: 
     return tile, us, bound
 
 
-def accesses_of(shape: tuple[int, int], dtype: Any, tile: Tile, copy_bytes: int) -> list[Any]:
+def accesses_of(shape: tuple[int, int], dtype: Any, tile: ProductTile, copy_bytes: int) -> list[Any]:
     """How a staged tile is accessed: by copies of lines, and by rows of matrices."""
     rows, columns = shape
     return [arrange.matrices(rows, columns, dtype), arrange.vectors(rows, columns, dtype, tile.threads, copy_bytes)]

@@ -10,7 +10,7 @@ import graphene as gr
 from graphene import arrange
 from graphene.plan.form import Statistic, none
 from graphene.plan.graph import REDUCTIONS, Axis, Graph, Output, Value
-from graphene.plan.products import MATRIX_ATOMS, Shared, Tile, accesses_of, lay_out, moved, size_of, vector_bytes
+from graphene.plan.products import MATRIX_ATOMS, ProductTile, Shared, accesses_of, lay_out, moved, size_of, vector_bytes
 from graphene.report import occupancy
 from graphene.select.model import FILL_CLOCKS, LATENCY_CLOCKS, LAUNCH_US, STEP_CLOCKS, in_waves
 from graphene.select.tiles import REGISTERS, up
@@ -51,7 +51,7 @@ class StreamForm:
     left: Value
     dtype: Any = None
     statistics: list[Statistic] = field(default_factory=list)
-    tile: Tile = field(default_factory=lambda: Tile(16, 16, 16, 2, (1, 1)))
+    tile: ProductTile = field(default_factory=lambda: ProductTile(16, 16, 16, 2, (1, 1)))
     shared: dict[str, Shared] = field(default_factory=dict)
     at: dict[str, int] = field(default_factory=dict)
     over: dict[str, list[str]] = field(default_factory=dict)
@@ -218,7 +218,7 @@ def _pointwise(v: Value, known: set[int]) -> None:
             none(f"{x.line}: {x.op} between the products, or behind them, is not planned")
 
 
-def registers(f: StreamForm, t: Tile) -> int:
+def registers(f: StreamForm, t: ProductTile) -> int:
     """About the registers without which a thread spills: scores, sums, weights and queries, a slice of the others."""
     rows, depth, columns = t.m // t.warps[0], f.depth.size or 0, f.columns.size or 0
     words = rows * (t.n + columns) + (rows * (t.n + depth) + SLICE * max(t.n, columns)) // 2
@@ -238,13 +238,13 @@ def decide(d: Decisions, g: Graph, sizes: dict[str, int], device: Device) -> Str
     rows, stream = size_of(f.rows, sizes), size_of(f.stream, sizes)
     batch = math.prod(size_of(a, sizes) for a in f.batch)
     options: dict[Any, float | str] = {}
-    tiles: dict[Any, Tile] = {}
+    tiles: dict[Any, ProductTile] = {}
     for m, n, stages, w in (
         (m, n, s, w) for m in (16, 32, 64, 128) for n in (16, 32, 64, 128) for s in (2, 3) for w in (1, 2, 4, 8)
     ):
         if m % (16 * w) or (m > 16 and m >= 2 * rows):
             continue
-        t = Tile(m, n, depth, stages, (w, 1))
+        t = ProductTile(m, n, depth, stages, (w, 1))
         key = f"{m}x{n} by {w} warps, {stages} stages"
         tiles[key] = t
         need = 2 * (max(m * depth, m * columns) + stages * n * (depth + columns)) + 4096
@@ -318,7 +318,9 @@ def decide(d: Decisions, g: Graph, sizes: dict[str, int], device: Device) -> Str
     return f
 
 
-def _us(f: StreamForm, t: Tile, rows: int, stream: int, batch: int, need: int, regs: int, device: Device) -> float:
+def _us(
+    f: StreamForm, t: ProductTile, rows: int, stream: int, batch: int, need: int, regs: int, device: Device
+) -> float:
     """The expected time: products, copies and exponentials of a step, in waves of blocks."""
     depth, columns = f.depth.size or 0, f.columns.size or 0
     blocks, steps, warps = up(rows, t.m) * batch, up(stream, t.n), t.warps[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphene.plan.form import Dot, Staged
+from graphene.plan.form import Dot, StagedInput
 from graphene.plan.meaning import Meaning
 from graphene.plan.products import SLICE, Shared, Tiled, columns_of, later_tiles, shared_name
 
@@ -208,7 +208,7 @@ class Writer(Meaning):
     def warp_columns(self, across: Axis) -> str:
         return "WN" if across is self.form.columns else self.column_tile(across)
 
-    def loaded(self, s: Staged) -> str:
+    def loaded(self, s: StagedInput) -> str:
         return f"r{s.name}{s.side[0]}"
 
     def copies(self) -> None:
@@ -224,7 +224,7 @@ class Writer(Meaning):
             w('gr.commit("cp.async.cg.16")')
         w()
 
-    def part(self, s: Staged) -> str:
+    def part(self, s: StagedInput) -> str:
         """The slice j of a stage that a warp reads."""
         if s.side == "left":
             rows, at = "WM", "wm"

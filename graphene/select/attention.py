@@ -10,15 +10,15 @@ from graphene.kernels.attention.backward import BackwardConfig
 from graphene.kernels.attention.backward_sm90 import KEYS, GradientSm90
 from graphene.kernels.attention.decode import DecodeConfig
 from graphene.kernels.attention.forward import ForwardConfig
+from graphene.kernels.attention.key_tiles import CAPACITY
 from graphene.kernels.attention.keys_sm90 import KeysSm90
 from graphene.kernels.attention.problem import Attention
 from graphene.kernels.attention.product import ProductConfig
 from graphene.kernels.attention.product_sm90 import ProductSm90
 from graphene.kernels.attention.sm90 import ForwardSm90
-from graphene.kernels.attention.tiles import CAPACITY
-from graphene.kernels.hopper import MOST_TILES
+from graphene.kernels.tma import MOST_TILES
 from graphene.select.device import H200
-from graphene.select.hopper import has_wgmma
+from graphene.select.sm90_time import has_wgmma
 
 if TYPE_CHECKING:
     from graphene.select.device import Device

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from graphene import _core
 from graphene.kernels.arguments import MOST_BLOCKS_YZ, size
-from graphene.kernels.gemm.launches import gemm_launches
 from graphene.kernels.gemm.pad import PADDED_MOST
 from graphene.kernels.gemm.problem import FP8, TYPES, GemmConfig, GemmProblem, GemmTile, check_product
-from graphene.select import hopper, model
+from graphene.kernels.gemm.whole import gemm_launches
+from graphene.select import model, sm90_time
 from graphene.select.device import PORTABLE, Device, named
 from graphene.select.matmul import shape_class
 from graphene.select.measure import best_known
 from graphene.select.model import SLOWER, TILES, copies_spill, splits
 from graphene.select.tiles import MatmulShape, Tile, impossible, judge, up
-from graphene.select.trial_gemm import Run, arguments, reference, verify
+from graphene.select.trial_gemm import TrialRun, arguments, reference, verify
 from graphene.select.tunable import Tunable
 
 if TYPE_CHECKING:
@@ -54,10 +54,10 @@ def _pads(p: GemmProblem) -> list[tuple[bool, bool]]:
 
 
 def _candidates(p: GemmProblem, device: Device) -> Iterator[GemmTile]:
-    for t in hopper.candidates(p, device):
+    for t in sm90_time.candidates(p, device):
         for pad, split in _variants(p, t, device):
-            yield hopper.staged(replace(t, pad=pad, split_k=split), p, device)
-    if hopper.alone(p):
+            yield sm90_time.staged(replace(t, pad=pad, split_k=split), p, device)
+    if sm90_time.alone(p):
         return
     shape = _shape(p)
     line = 128 // shape.element_bytes
@@ -104,11 +104,11 @@ def _predict(c: GemmTile, p: GemmProblem, device: Device) -> tuple[float, str] |
         return f"{parts} parts of products, of which a grid has {MOST_BLOCKS_YZ}"
     around_us = _around_us(p, c.pad, c.split_k, device)
     if c.kernel == "gemm_sm90":
-        if (reason := hopper.refused(c, p, device)) is not None:
+        if (reason := sm90_time.refused(c, p, device)) is not None:
             return reason
-        us, remark = hopper.product_us(c, p, device)
-        return us + around_us + (hopper.SPLIT_US if c.split_k > 1 else 0.0), remark
-    if hopper.alone(p):
+        us, remark = sm90_time.product_us(c, p, device)
+        return us + around_us + (sm90_time.SPLIT_US if c.split_k > 1 else 0.0), remark
+    if sm90_time.alone(p):
         return f"{c.kernel} has no product of {p.dtype}" + " with scales" * (p.scales is not None)
     shape, tile = _shape(p), as_tile(c)
     if (reason := judge(tile, shape, device)) is not None:
@@ -125,16 +125,16 @@ def _predict(c: GemmTile, p: GemmProblem, device: Device) -> tuple[float, str] |
 
 def _fitted(c: GemmTile, p: GemmProblem, device: Device) -> GemmTile:
     """A record's tile, whose stages leave room for what a problem with terms keeps beside them."""
-    if c.kernel != "gemm_sm90" or hopper.impossible(replace(c, stages=2), p, device) is not None:
+    if c.kernel != "gemm_sm90" or sm90_time.impossible(replace(c, stages=2), p, device) is not None:
         return c
-    return replace(c, stages=min(c.stages, hopper.staged(c, p, device).stages))
+    return replace(c, stages=min(c.stages, sm90_time.staged(c, p, device).stages))
 
 
 def _unusable(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
     c, new = _fitted(c, p, device), c.kernel == "gemm_sm90"
-    if hopper.alone(p) and not new:
+    if sm90_time.alone(p) and not new:
         return f"{c.kernel} has no product of {p.dtype}"
-    reason = hopper.impossible(c, p, device) if new else impossible(as_tile(c), _shape(p), device)
+    reason = sm90_time.impossible(c, p, device) if new else impossible(as_tile(c), _shape(p), device)
     if reason is None:
         gemm_launches(p, c)  # refuses a configuration without a kernel, with a code
     return reason
@@ -159,12 +159,12 @@ def estimate(p: GemmProblem, device: Device) -> GemmTile:
 
     Raises VerifyError KERNEL_ARGUMENT if none of them fits into the shared memory of a block.
     """
-    best = None if hopper.alone(p) else min(_expected(p, device), key=lambda c: c[0], default=None)
+    best = None if sm90_time.alone(p) else min(_expected(p, device), key=lambda c: c[0], default=None)
     new = min(_expected_by_wgmma(p, device), key=lambda c: c[0], default=None)
     old_us = 0.0 if best is None else best[0] * BY_MMA[TYPES[p.dtype].bits]
-    if new is not None and (best is None or new[0] <= max(old_us, 1.3 * hopper.memory_us(p, device))):
+    if new is not None and (best is None or new[0] <= max(old_us, 1.3 * sm90_time.memory_us(p, device))):
         best = new
-    if best is None and hopper.alone(p) and not hopper.serves(p, device):
+    if best is None and sm90_time.alone(p) and not sm90_time.serves(p, device):
         _core.fail("KERNEL_ARGUMENT", f"select_gemm: no kernel for this product of {p.dtype}",
                    ["want: order TN on sm_90a", f"got: order {p.order} on {device.arch}"],
                    "name a Hopper card, and copy operands to lines along k")  # fmt: skip
@@ -177,15 +177,15 @@ def estimate(p: GemmProblem, device: Device) -> GemmTile:
 
 def _expected_by_wgmma(p: GemmProblem, device: Device) -> Iterator[tuple[float, Callable[[], GemmTile]]]:
     """Expected microseconds of tiles of gemm_sm90, which are made when they are taken."""
-    for t in hopper.candidates(p, device):
+    for t in sm90_time.candidates(p, device):
         for pad, split in _variants(p, t, device):
-            us, _ = hopper.product_us(t, p, device, split, pad)
-            us += _around_us(p, pad, split, device) + (hopper.SPLIT_US if split > 1 else 0.0)
+            us, _ = sm90_time.product_us(t, p, device, split, pad)
+            us += _around_us(p, pad, split, device) + (sm90_time.SPLIT_US if split > 1 else 0.0)
             yield us, functools.partial(_staged, t, pad, split, p, device)
 
 
 def _staged(t: GemmTile, pad: tuple[bool, bool], split: int, p: GemmProblem, device: Device) -> GemmTile:
-    return hopper.staged(replace(t, pad=pad, split_k=split), p, device)
+    return sm90_time.staged(replace(t, pad=pad, split_k=split), p, device)
 
 
 def _expected(p: GemmProblem, device: Device) -> Iterator[tuple[float, Callable[[], GemmTile]]]:
@@ -247,7 +247,7 @@ GEMM: Tunable[GemmProblem, GemmTile] = Tunable(
     GemmTile,
     _candidates,
     _predict,
-    lambda config, p: Run(config.config(p), p),
+    lambda config, p: TrialRun(config.config(p), p),
     arguments,
     gemm_key,
     version=1,

@@ -28,7 +28,7 @@ P = TypeVar("P")
 C = TypeVar("C")
 
 
-class _Bar(Protocol):
+class _ProgressBar(Protocol):
     def update(self, n: int = ..., /) -> object: ...
     def set_postfix_str(self, s: str, /) -> object: ...
     def close(self) -> object: ...
@@ -63,7 +63,7 @@ class _NoBar:
     def close(self) -> None: ...
 
 
-def progress_bar(total: int, what: str, shown: bool) -> _Bar:
+def progress_bar(total: int, what: str, shown: bool) -> _ProgressBar:
     """A bar of tqdm if it is installed, else a line of text; nothing unless ``shown``."""
     if not shown:
         return _NoBar()
@@ -71,7 +71,7 @@ def progress_bar(total: int, what: str, shown: bool) -> _Bar:
         from tqdm.auto import tqdm  # type: ignore[import-untyped, import-not-found, unused-ignore]
     except ImportError:
         return _TextBar(total, what)
-    bar: _Bar = tqdm(total=total, desc=what, leave=False)
+    bar: _ProgressBar = tqdm(total=total, desc=what, leave=False)
     return bar
 
 
@@ -157,7 +157,7 @@ def _first_line(e: BaseException) -> str:
 
 
 def _build(
-    tunable: Tunable[P, C], problem: P, arch: str, rows: Sequence[Measured[C]], bar: _Bar
+    tunable: Tunable[P, C], problem: P, arch: str, rows: Sequence[Measured[C]], bar: _ProgressBar
 ) -> dict[int, Runnable]:
     """The kernels that compile, by row; NVRTC runs outside of the interpreter's lock, so threads are enough."""
 
@@ -270,7 +270,7 @@ def _measure(
     kernels: dict[int, Runnable],
     rounds: int,
     timer: Callable[[Callable[[], object]], float],
-    bar: _Bar,
+    bar: _ProgressBar,
 ) -> None:
     restore = _restorer(arguments)
     against = () if tunable.reference is None else (tunable.reference(problem, arguments),)

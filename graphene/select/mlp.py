@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from graphene.kernels.mlp import MlpConfig, up
 from graphene.kernels.mlp_sm90 import CHUNK, DEEPEST, HELD, MlpSm90Config
 from graphene.select.device import H200
-from graphene.select.hopper import has_wgmma
+from graphene.select.sm90_time import has_wgmma
 
 if TYPE_CHECKING:
     from graphene.kernels.mlp import Activation

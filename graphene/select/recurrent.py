@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from graphene.kernels.recurrent import CellConfig
 from graphene.kernels.recurrent_sm90 import CellSm90Config
 from graphene.select.device import H200
-from graphene.select.hopper import has_wgmma
+from graphene.select.sm90_time import has_wgmma
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,8 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from graphene.dtypes import torch_type
-from graphene.kernels.gemm.launches import bound_launches, gemm_launches
 from graphene.kernels.gemm.problem import FP8, SCALED
+from graphene.kernels.gemm.whole import bound_launches, gemm_launches
 from graphene.select.device import require_cuda
 
 if TYPE_CHECKING:
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from graphene._core import Binary
     from graphene.kernels.gemm.problem import GemmConfig, GemmProblem
 
-__all__ = ["Run", "arguments", "reference", "verify"]
+__all__ = ["TrialRun", "arguments", "reference", "verify"]
 
 UNWRITTEN = -0x5A5A5A5A  # instead of NaN, for integers
 PART_ELEMENTS = 1 << 26
 
 
-class Run:
+class TrialRun:
     """The kernels of a configuration behind one call; workspaces are allocated once."""
 
     def __init__(self, config: GemmConfig, p: GemmProblem) -> None:

@@ -33,7 +33,7 @@ from graphene.judge.signature import Signature
 from graphene.judge.verdict import hold
 from graphene.kernel import Kernel, parse
 
-__all__ = ["KINDS", "Mutant", "Verdict", "judge", "mutants", "table"]
+__all__ = ["KINDS", "TextMutant", "Verdict", "judge", "mutants", "table"]
 
 KINDS = ("refused", "hazard", "promise", "within rounding", "missed", "ended")
 
@@ -42,7 +42,7 @@ _NUMBER = re.compile(r"(?<![\w@%#.])(\d+)(?![\w.])")
 
 
 @dataclass(frozen=True)
-class Mutant:
+class TextMutant:
     """One change of a kernel's text.
 
     ``operator``: what kind of change. ``line``: number of the changed line, from 1. ``before``, ``after``: its text,
@@ -63,7 +63,7 @@ class Mutant:
 class Verdict:
     """How a mutant was told from its kernel: ``kind`` as in the module's documentation, ``detail`` a code or remark."""
 
-    mutant: Mutant
+    mutant: TextMutant
     kind: str
     detail: str = ""
 
@@ -285,20 +285,22 @@ def _argument(line: str) -> Iterator[tuple[str, str]]:
             yield "stride changed", f"{m[1]}{sizes}:{','.join(reversed(parts))}{m[3]}"
 
 
-def mutants(kernel: Kernel) -> list[Mutant]:
+def mutants(kernel: Kernel) -> list[TextMutant]:
     """Every change of one line that the operators know, in the order of the text; none is the kernel itself."""
     lines = untyped(str(kernel))
     original = parse("\n".join(lines) + "\n")
     if original != kernel:
         raise InternalError("the text without types reads as another kernel", [])
-    out: list[Mutant] = []
+    out: list[TextMutant] = []
     seen: set[str] = set()
 
     def add(operator: str, number: int, after: list[str]) -> None:
         text = "\n".join([*lines[:number], *after, *lines[number + 1 :]]) + "\n"
         if after != [lines[number]] and text not in seen:
             seen.add(text)
-            out.append(Mutant(operator, number + 1, lines[number].strip(), "; ".join(x.strip() for x in after), text))
+            out.append(
+                TextMutant(operator, number + 1, lines[number].strip(), "; ".join(x.strip() for x in after), text)
+            )
 
     narrow, scalars = dict(_narrowed(lines)), list(_scalars(lines))
     for number, line in enumerate(lines):
@@ -343,7 +345,7 @@ def _prints_the_same(kernel: Kernel, changed: Kernel, arch: str | None) -> bool:
 
 def judge(
     kernel: Kernel,
-    mutant: Mutant,
+    mutant: TextMutant,
     calls: Sequence[Callable[[], Sequence[Any]]] = (),
     arch: str | None = None,
     search: int = 10,
@@ -353,7 +355,7 @@ def judge(
     ``calls``: each makes the arguments of a further call, for what ``check`` does not tell; ``search``: how many times
     the calls of a check are tried then. An InternalError is a bug and is raised.
     """
-    from graphene.judge.calls import Plan
+    from graphene.judge.calls import CallPlan
     from graphene.judge.runs import Runner
 
     def verdict(kind: str, detail: str = "") -> Verdict:
@@ -379,7 +381,7 @@ def judge(
         return verdict("within rounding", "the same code")
     same = True
     for seed in range(1, search + 1):
-        plan = Plan(kernel, seed, conditions=_core.launch_conditions(kernel.lowered(arch)))
+        plan = CallPlan(kernel, seed, conditions=_core.launch_conditions(kernel.lowered(arch)))
         runner = Runner(changed, arch, seed, plan, explain=False)
         for run in runner.all().runs:
             if not run.ok:

@@ -31,7 +31,7 @@ def has_agents(events: Iterable[TraceEvent]) -> bool:
 
 
 @dataclass
-class _Bar:
+class _TimeBar:
     """A rectangle of a lane: steps, colour, what the pointer shows, what is written in it."""
 
     start: float
@@ -47,7 +47,7 @@ class _Bar:
 class _Lane:
     label: str
     height: float
-    bars: list[_Bar] = field(default_factory=list)
+    bars: list[_TimeBar] = field(default_factory=list)
     title: str = ""
     marks: list[tuple[float, str]] = field(default_factory=list)  # steps, and what the pointer shows
 
@@ -106,7 +106,7 @@ def _roles(events: Sequence[TraceEvent], block: int) -> list[_Role]:
     return out
 
 
-def _thread_bar(e: TraceEvent, role: _Role) -> _Bar:
+def _thread_bar(e: TraceEvent, role: _Role) -> _TimeBar:
     """What a warp does in an event, as a bar of its role's lane."""
     if e.kind == "wait":
         if e.domain == "wgmma":
@@ -117,23 +117,23 @@ def _thread_bar(e: TraceEvent, role: _Role) -> _Bar:
             fill, kind, what = _TURN_WAIT, "waits for its turn", f"waits at {e.barrier}"
         else:
             fill, kind, what = _STAGE_WAIT, "waits for a phase", f"waits for {e.barrier}, phase {e.phase}"
-        return _Bar(e.start, e.end, fill, _lines(e, what), kind=kind)
+        return _TimeBar(e.start, e.end, fill, _lines(e, what), kind=kind)
     if e.kind == "barrier":
-        return _Bar(e.start, e.end, _TURN_WAIT, _lines(e, "barrier"), kind="waits for its turn")
+        return _TimeBar(e.start, e.end, _TURN_WAIT, _lines(e, "barrier"), kind="waits for its turn")
     if e.kind != "leaf":
         what = f"{e.kind} {e.barrier or e.domain}".strip()
-        return _Bar(e.start, e.end, _SYNC, _lines(e, what), kind="arrives, commits, fences")
+        return _TimeBar(e.start, e.end, _SYNC, _lines(e, what), kind="arrives, commits, fences")
     times = f", {e.count} times" if e.count > 1 else ""
     if e.atom.startswith("wgmma"):
-        return _Bar(e.start, e.end, role.colours[0], _lines(e, f"issues {e.atom}{times}"), kind="issues products")
+        return _TimeBar(e.start, e.end, role.colours[0], _lines(e, f"issues {e.atom}{times}"), kind="issues products")
     if e.atom.startswith(("tma", "bulk", "cp.async.bulk")):
-        return _Bar(e.start, e.end, _COPY, _lines(e, f"issues {e.atom}{times}"), kind="issues copies")
-    return _Bar(e.start, e.end, _THREAD, _lines(e, f"{e.atom}{times}"), kind="other instructions")
+        return _TimeBar(e.start, e.end, _COPY, _lines(e, f"issues {e.atom}{times}"), kind="issues copies")
+    return _TimeBar(e.start, e.end, _THREAD, _lines(e, f"{e.atom}{times}"), kind="other instructions")
 
 
-def _together(bars: list[_Bar]) -> list[_Bar]:
+def _together(bars: list[_TimeBar]) -> list[_TimeBar]:
     """Bars of one kind that follow each other as one."""
-    out: list[_Bar] = []
+    out: list[_TimeBar] = []
     for b in sorted(bars, key=lambda b: b.start):
         last = out[-1] if out else None
         if last is not None and last.kind == b.kind and last.end == b.start and "waits" not in b.kind:
@@ -162,12 +162,12 @@ def _agents(events: Sequence[TraceEvent], role_of: dict[int, _Role]) -> list[_La
             title += f"moves in steps {e.begin} to {e.until}\n{e.where}\n{e.text}"
             lane, fill = (into, _COPY) if e.barrier else (out, _STORE)
             label = _short(e.writes if e.barrier else e.reads)
-            lane.bars.append(_Bar(e.begin, e.until, fill, title, label))
+            lane.bars.append(_TimeBar(e.begin, e.until, fill, title, label))
         elif e.kind == "product":
             title = f"{e.count} x {e.atom}: {e.flops} flops\nof {_short(e.reads)} for {by}\n"
             title += f"issued in step {e.start}, multiplies in steps {e.begin} to {e.until}\n{e.where}\n{e.text}"
             fill = role_of[e.warp].colours[0] if e.warp in role_of else _GREY[0]
-            multiply.bars.append(_Bar(e.begin, e.until, fill, title, _short(e.reads)))
+            multiply.bars.append(_TimeBar(e.begin, e.until, fill, title, _short(e.reads)))
     return [lane for lane in (into, multiply, out) if lane.bars]
 
 
@@ -220,14 +220,14 @@ def _rings(events: Sequence[TraceEvent], role_of: dict[int, _Role]) -> list[_Lan
             end = max(end, over.end if over else 0)
             fill = number * counts[_base(barrier)] + _index(barrier)
             size = sum(c.bytes for c in copies)
-            lane.bars.append(_Bar(start, end, _FILLING, f"{barrier}, phase {number}: filled with {size} bytes\n"
+            lane.bars.append(_TimeBar(start, end, _FILLING, f"{barrier}, phase {number}: filled with {size} bytes\n"
                                   f"steps {start} to {end}\n{copies[0].where}", f"{fill}", "filling"))  # fmt: skip
             mine = [u for u in uses if end <= u.start < until]
             if not mine:
                 continue
             first, last = min(u.start for u in mine), max(u.end for u in mine)
             if first > end:
-                lane.bars.append(_Bar(end, first, _FULL, f"{barrier}, phase {number}: full, not read yet\n"
+                lane.bars.append(_TimeBar(end, first, _FULL, f"{barrier}, phase {number}: full, not read yet\n"
                                       f"steps {end} to {first}", kind="full"))  # fmt: skip
             readers: dict[str, list[_Use]] = {}
             for u in mine:
@@ -238,7 +238,7 @@ def _rings(events: Sequence[TraceEvent], role_of: dict[int, _Role]) -> list[_Lan
                 colour = _STORE if own[0].event.kind == "copy" or not role else role.colours[0]
                 begin, done = min(u.start for u in own), max(u.end for u in own)
                 title = f"{barrier}, phase {number}: read by {by}\nsteps {begin} to {done}\n{own[0].event.where}"
-                lane.bars.append(_Bar(begin, done, colour, title, f"{fill}", "being read", (i, len(readers))))
+                lane.bars.append(_TimeBar(begin, done, colour, title, f"{fill}", "being read", (i, len(readers))))
             freed = [e for e in events if e.kind == "phase" and _base(e.barrier) == freed_by.get(_base(barrier), "-")
                      and _index(e.barrier) == _index(barrier) and last <= e.end]  # fmt: skip
             if freed:
@@ -246,7 +246,7 @@ def _rings(events: Sequence[TraceEvent], role_of: dict[int, _Role]) -> list[_Lan
                 name = next(e.barrier for e in freed if e.end == at)
                 lane.marks.append((at, f"{name} is over: the stage is free\nstep {at}"))
                 if at > last:
-                    lane.bars.append(_Bar(last, at, _READ, f"{barrier}, phase {number}: read, not released yet\n"
+                    lane.bars.append(_TimeBar(last, at, _READ, f"{barrier}, phase {number}: read, not released yet\n"
                                           f"steps {last} to {at}", kind="not released"))  # fmt: skip
         lanes.append(lane)
     return lanes
@@ -267,11 +267,13 @@ def _outputs(events: Sequence[TraceEvent], roles: list[_Role], role_of: dict[int
                     continue
                 if e.kind == "leaf" and name in e.writes and e.warp == role.leader:
                     lane.bars.append(
-                        _Bar(e.start, e.end, role.colours[1], _lines(e, f"{role.name} writes {name}"), kind="written")
+                        _TimeBar(
+                            e.start, e.end, role.colours[1], _lines(e, f"{role.name} writes {name}"), kind="written"
+                        )
                     )
                 elif e.kind == "copy" and name in e.reads:
                     title = f"{name} of {role.name} is stored\nsteps {e.begin} to {e.until}\n{e.where}"
-                    lane.bars.append(_Bar(e.begin, e.until, _STORE, title, kind="stored"))
+                    lane.bars.append(_TimeBar(e.begin, e.until, _STORE, title, kind="stored"))
             if lane.bars:
                 lanes.append(lane)
     return lanes
@@ -290,7 +292,7 @@ def _turns(events: Sequence[TraceEvent], roles: list[_Role]) -> list[_Lane]:
                 since = began.pop(base)
                 lane = lanes.setdefault(base, _Lane(f"turn: {base}" if base != "turn" else "turn", 12))
                 title = f"the turn of {role.name}\nsteps {since.end} to {e.end}\n{since.where}, {e.where}"
-                lane.bars.append(_Bar(since.end, e.end, role.colours[0], title, role.name))
+                lane.bars.append(_TimeBar(since.end, e.end, role.colours[0], title, role.name))
     return list(lanes.values())
 
 

@@ -221,7 +221,7 @@ def as_on_a_gpu(patch: Any) -> None:
     """Records decoding steps, by a tape in place of a CUDA graph."""
     patch.setattr(_measure, "possible", lambda device: True)
     patch.setattr(_measure, "choose", lambda *_: {})
-    patch.setattr(_steps, "Recorded", tape.Recorded)
+    patch.setattr(_steps, "GraphOfLaunches", tape.Recorded)
 
 
 def judge(name: str, ways: list[str]) -> Iterator[tuple[str, str]]:

@@ -24,7 +24,7 @@ def recording(monkeypatch):
     """Steps are recorded on this machine, too."""
     monkeypatch.setattr(_measure, "possible", lambda device: True)
     monkeypatch.setattr(_measure, "choose", lambda *args: {})
-    monkeypatch.setattr(_steps, "Recorded", tape.Recorded)
+    monkeypatch.setattr(_steps, "GraphOfLaunches", tape.Recorded)
     tape.Recorded.made = []
     return tape.Recorded.made
 
@@ -139,7 +139,7 @@ def test_a_step_that_cannot_be_recorded(recording, monkeypatch) -> None:
         run()
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    monkeypatch.setattr(_steps, "Recorded", refuse)
+    monkeypatch.setattr(_steps, "GraphOfLaunches", refuse)
     model.generate(**networks.batch(), **ASK)
     refused = integration.accelerated(model).decoding[0].refused
     assert refused == "a step cannot be recorded: operation not permitted when stream is capturing"

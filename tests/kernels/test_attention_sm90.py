@@ -11,9 +11,9 @@ import pytest
 import graphene as gr
 from graphene.errors import VerifyError
 from graphene.kernels.attention import reference
+from graphene.kernels.attention.online_softmax import CUBIC_ERROR, exp2_cubic
 from graphene.kernels.attention.problem import Attention, Extra
 from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
-from graphene.kernels.attention.softmax import CUBIC_ERROR, exp2_cubic
 from graphene.select.attention import select_forward_sm90
 from graphene.select.device import of_arch
 

@@ -13,8 +13,8 @@ from spills import spilled
 
 import graphene as gr
 from graphene.kernels import epilogues
-from graphene.kernels.gemm.launches import gemm_launches, gemm_workspaces, run_gemm
 from graphene.kernels.gemm.problem import GemmConfig
+from graphene.kernels.gemm.whole import gemm_launches, gemm_workspaces, run_gemm
 from graphene.select import select_gemm
 
 NP = {"fp16": np.float16, "fp32": np.float32, "i8": np.int8, "i32": np.int32}

@@ -25,7 +25,7 @@ from graphene.kernels import (
     run_gemm,
 )
 from graphene.kernels.epilogues import relu
-from graphene.kernels.gemm import launches
+from graphene.kernels.gemm import whole
 from graphene.select import select_gemm
 
 BUILDERS = {"gemm_sm80": gemm_sm80, "gemm_sm70": gemm_sm70}
@@ -263,7 +263,7 @@ def test_kernels_of_functions_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPa
         made.append(weakref.ref(one := Built()))
         return one
 
-    monkeypatch.setitem(launches.BUILDERS, "gemm_sm80", build)
+    monkeypatch.setitem(whole.BUILDERS, "gemm_sm80", build)
     for i in range(300):
         gemm_launches(GemmConfig((32, 32, 32), 2, (1, 1), activation=lambda x, i=i: gr.max(x, 7000 + i)))
     assert [r() is not None for r in made] == [False] * 44 + [True] * 256

@@ -29,7 +29,7 @@ from cases import CASES, Case  # noqa: E402
 
 from graphene.testing.jobs import add_options, judge_all, options_of, read_journals  # noqa: E402
 from graphene.testing.library import commit, write  # noqa: E402
-from graphene.testing.mutate import KINDS, Mutant, judge, mutants, table  # noqa: E402
+from graphene.testing.mutate import KINDS, TextMutant, judge, mutants, table  # noqa: E402
 
 DOCS = HERE.parents[1] / "docs"
 REASONS = loads((HERE / "equivalent.json").read_text())
@@ -45,7 +45,7 @@ def reason(r: dict[str, Any]) -> str:
 
 
 @functools.cache
-def prepared(name: str) -> tuple[Case, list[Mutant]]:
+def prepared(name: str) -> tuple[Case, list[TextMutant]]:
     case = CASES[name]()
     return case, mutants(case.kernel)
 

@@ -63,7 +63,7 @@ MORE: dict[str, Any] = {
     "maxima of integers": lambda: k.reduction_kernel(k.ReductionConfig(1, "max", gr.i32, threads=32, vector=4)),
 }
 # Checks of arguments and what launches kernels build none.
-ELSEWHERE = {"gemm/launches.py", "arguments.py", "traced.py"}
+ELSEWHERE = {"gemm/whole.py", "arguments.py", "traced.py"}
 NOT_BUILDERS = ("check", "__post_init__", "_refuse", "activation", "pointwise", "__getattr__")
 REFUSES = ("_core.fail", "self._refuse", "refuse", "raise", "return Refusal")
 

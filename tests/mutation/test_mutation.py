@@ -14,7 +14,7 @@ import pytest
 
 import graphene as gr
 from graphene import _core
-from graphene.testing.mutate import Mutant, judge, mutants
+from graphene.testing.mutate import TextMutant, judge, mutants
 
 HERE = Path(__file__).parent
 import attention_cases  # noqa: E402, F401  (they register themselves)
@@ -24,7 +24,7 @@ SAMPLE = 4  # of each case
 
 
 @functools.cache
-def prepared(name: str) -> tuple[Case, list[Mutant]]:
+def prepared(name: str) -> tuple[Case, list[TextMutant]]:
     case = CASES[name]()
     return case, mutants(case.kernel)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphene import select
-from graphene.kernels.gemm.launches import gemm_launches, run_gemm
+from graphene.kernels.gemm.whole import gemm_launches, run_gemm
 from graphene.select import records, select_gemm, trial_gemm
 from graphene.select.gemm import GEMM, GemmProblem, GemmTile, choose, estimate, gemm_key
 
@@ -189,7 +189,7 @@ def test_a_measured_launch_does_not_wait_for_arguments_to_be_bound(monkeypatch: 
     bound = []
     monkeypatch.setattr(trial_gemm, "bound_launches", lambda *given: bound.append(given) or [])
     p = GemmProblem(64, 64, 64, bias=True)
-    run = trial_gemm.Run(GemmTile((64, 64, 64), (2, 2), 3).config(p), p)
+    run = trial_gemm.TrialRun(GemmTile((64, 64, 64), (2, 2), 3).config(p), p)
     a, b, c, other, bias = ([] for _ in range(5))
     for x in (a, a, other, a):
         run(x, b, c, bias)

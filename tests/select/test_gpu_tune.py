@@ -11,7 +11,7 @@ import pytest
 
 import graphene as gr
 from graphene import select
-from graphene.kernels.gemm.launches import run_gemm
+from graphene.kernels.gemm.whole import run_gemm
 from graphene.select import records, select_gemm
 from graphene.select.gemm import GEMM, GemmProblem
 from graphene.select.rows import ROWS, RowProblem

@@ -13,8 +13,8 @@ import pytest
 
 from graphene import select
 from graphene.kernels.gemm.frame import Product
-from graphene.kernels.gemm.hopper import check_tile_sm90
-from graphene.select import hopper, select_gemm
+from graphene.kernels.gemm.sm90_tile import check_tile_sm90
+from graphene.select import select_gemm, sm90_time
 from graphene.select.device import H200, named
 from graphene.select.gemm import GEMM, GemmProblem, GemmTile, estimate
 
@@ -38,7 +38,7 @@ def measured(row: dict[str, Any]) -> tuple[GemmProblem, GemmTile] | None:
     tile = GemmTile((bn, bm, bk) if swapped else (bm, bn, bk), warps, stages, kernel="gemm_sm90",
                     turns="ping-pong" in said, cluster=(1 + ("share B" in said), 1, 1))  # fmt: skip
     p = GemmProblem(m, n, k)
-    return (p, tile) if hopper.refused(tile, p, H200) is None else None
+    return (p, tile) if sm90_time.refused(tile, p, H200) is None else None
 
 
 def products() -> dict[GemmProblem, list[tuple[float, float]]]:
@@ -47,7 +47,7 @@ def products() -> dict[GemmProblem, list[tuple[float, float]]]:
     for row in RESULTS:
         if (found := measured(row)) is not None:
             p, tile = found
-            rows.setdefault(p, []).append((hopper.product_us(tile, p, H200)[0], row["us"]))
+            rows.setdefault(p, []).append((sm90_time.product_us(tile, p, H200)[0], row["us"]))
     return rows
 
 
@@ -69,10 +69,10 @@ def test_every_tile_that_is_tried_has_a_kernel(order: str, terms: dict[str, Any]
     tried = set()
     for m, n in ((4096, 4096), (200, 4096), (128, 1024), (4096, 72)):
         p = GemmProblem(m, n, 4096, order=order, **terms)
-        for tile in hopper.candidates(p, H200):
-            most = hopper.staged(tile, p, H200)
+        for tile in sm90_time.candidates(p, H200):
+            most = sm90_time.staged(tile, p, H200)
             check_tile_sm90(Product(p, most))
-            assert hopper.impossible(most, p, H200) is None
+            assert sm90_time.impossible(most, p, H200) is None
             tried.add(most)
     assert len(tried) > 30
 

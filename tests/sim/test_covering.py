@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import graphene as gr
-from graphene.judge.calls import Plan
+from graphene.judge.calls import CallPlan
 from graphene.judge.covering import DataCovering
 from graphene.judge.numbers import Numbers, turns_of
 from graphene.judge.signature import Signature
@@ -96,7 +96,7 @@ def test_data_are_drawn_for_every_part_that_calls_of_some_size_reached() -> None
 
 def test_of_equal_worth_and_cost_a_call_with_more_results_shows_data() -> None:
     """A tile is computed whole, however much of it is stored: 1 of 32 elements shows less of what is rounded."""
-    plan = Plan(lengths())
+    plan = CallPlan(lengths())
     some, more = (replace(plan.usual(), sizes={"n": n, "batch": 1}) for n in (1, 31))
     covering = plan.data_covering([(some, [0], 1.0), (more, [0], 1.0)])
     chosen = [covering.next() for _ in range(10)]
@@ -146,7 +146,7 @@ def test_code_that_the_text_says_is_never_reached_is_not_missed() -> None:
 
 def test_numbers_of_long_tiles_count() -> None:
     """A row of a thousand elements a turn: calls have rows of less than one, and of several turns."""
-    plan = Plan(reduction_kernel(ReductionConfig(1, "add", gr.fp32, threads=256, vector=4)))
+    plan = CallPlan(reduction_kernel(ReductionConfig(1, "add", gr.fp32, threads=256, vector=4)))
     assert {1024} <= plan.numbers.divisors["N"]
     assert max(plan.domains["N"]) > 2048
 

@@ -18,7 +18,7 @@ from graphene.integrations.transformers import _generate, _interface, _left, _me
 from graphene.integrations.transformers._fused import BORDERS, HALF, LINEAR, Helpers, Joined, Rules, join
 from graphene.integrations.transformers._modules import activation_of, kind_of, norm_of
 from graphene.integrations.transformers._rewrite import Site, rewrite
-from graphene.nn._modules import globally_hooked
+from graphene.nn._hooks import globally_hooked
 
 RECORD = "_graphene_accelerated"
 NAME = _interface.NAME

@@ -184,7 +184,7 @@ def _resolve(query: Any, key: Any, value: Any, mask: Any, causal: bool) -> tuple
     return key, value, mask, None, causal and queries > 1, window
 
 
-def _holds(facts: _masks.Facts, mask: Any, queries: int, keys: int) -> bool:
+def _holds(facts: _masks.MaskFacts, mask: Any, queries: int, keys: int) -> bool:
     """Whether a mask's facts fit these numbers of queries and keys. Without order, any number of queries fits."""
     in_order = facts.causal or facts.window is not None
     return bool(facts.keys <= keys and (mask.shape[2] == queries or not in_order))

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from transformers.pytorch_utils import Conv1D, apply_chunking_to_forward
 
 from graphene import ops as _ops
-from graphene.nn._modules import hooked
+from graphene.nn._hooks import hooked
 
 ops: Any = _ops
 

@@ -13,8 +13,8 @@ from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.utils import GenerationMixin
 
 from graphene.integrations.transformers import _masks, _measure
-from graphene.integrations.transformers._steps import NEXT, Steps, new_cache
-from graphene.nn._modules import globally_hooked
+from graphene.integrations.transformers._steps import NEXT, RecordedSteps, new_cache
+from graphene.nn._hooks import globally_hooked
 
 LEAST = 16  # new tokens from which on steps are recorded: four of them take longer for that
 MEMORY = 0.25  # the part of free memory that the cache may take
@@ -28,7 +28,7 @@ class Decoding:
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say = say  # told why no step of this model is recorded any more
         self.lock = threading.Lock()
-        self.steps: Steps | None = None
+        self.steps: RecordedSteps | None = None
         self.made_for: Any = None  # what the steps were recorded with
         self.refused: str | None = None  # why no step of this model is recorded
         self.thread: int | None = None  # that of the call which uses the cache
@@ -75,7 +75,7 @@ class Decoding:
             cache = _fitting(model, batch, rounded)
             if cache is None:
                 return None
-            self.steps, self.made_for = Steps(model, cache, rounded), made_for
+            self.steps, self.made_for = RecordedSteps(model, cache, rounded), made_for
         self.steps.reset()
         self.taken = True
         return self.steps.cache

@@ -1,7 +1,7 @@
 """Masks as ``graphene.ops.attention`` takes them, made where transformers makes its own.
 
 A mask function of transformers says which keys a query sees. Most functions combine a causal order, a sliding window
-and padding. These are passed on as ``Facts``, which cost no memory, and no time for the keys that they rule out.
+and padding. These are passed on as ``MaskFacts``, which cost no memory, and no time for the keys that they rule out.
 
 Read by a model, a mask is the one of transformers' "eager": (batch, 1, queries, keys) in floating point, added to the
 scores, and None if eager has none. Models concatenate, slice and compare masks, and all of them know that form. The
@@ -37,7 +37,7 @@ def for_steps(recorded: bool) -> Iterator[None]:
 dropped: set[str] = set()
 
 
-class Facts(NamedTuple):
+class MaskFacts(NamedTuple):
     """Which keys are seen. ``padding`` (batch, keys) bool: True for keys that are not padding; None without padding.
 
     ``keys``: how many keys, from the first on, any query sees. The last query stands at the last of them.
@@ -58,14 +58,14 @@ class Facts(NamedTuple):
         return not unseen and self.keys == keys
 
 
-def written(facts: Facts, shape: tuple[int, int, int, int], device: Any, dtype: Any) -> Any:
+def written(facts: MaskFacts, shape: tuple[int, int, int, int], device: Any, dtype: Any) -> Any:
     """The mask of these facts, (batch, 1, queries, keys), to be added."""
     seen = _seen(facts, shape, device) if facts.seen is None else facts.seen
     zero = torch.zeros((), dtype=dtype, device=device)
     return torch.where(seen, zero, torch.finfo(dtype).min).expand(shape)
 
 
-def _seen(facts: Facts, shape: tuple[int, int, int, int], device: Any) -> Any:
+def _seen(facts: MaskFacts, shape: tuple[int, int, int, int], device: Any) -> Any:
     _, _, queries, keys = shape
     column = torch.arange(keys, device=device)
     row = (torch.arange(queries, device=device) + (facts.keys - queries))[:, None]
@@ -84,11 +84,11 @@ def _seen(facts: Facts, shape: tuple[int, int, int, int], device: Any) -> Any:
 class Mask(torch.Tensor):  # type: ignore[misc]
     """A mask (batch, 1, queries, keys) of facts, written out when an operator reads it."""
 
-    _graphene_facts: Facts | None
+    _graphene_facts: MaskFacts | None
     _written: Any
 
     @staticmethod
-    def __new__(cls, facts: Facts | None, shape: tuple[int, int, int, int], device: Any, dtype: Any) -> Mask:
+    def __new__(cls, facts: MaskFacts | None, shape: tuple[int, int, int, int], device: Any, dtype: Any) -> Mask:
         """Makes a mask that is not written out yet."""
         mask: Mask = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
         mask._graphene_facts, mask._written = facts, None
@@ -146,9 +146,9 @@ class Mask(torch.Tensor):  # type: ignore[misc]
         return self.plain().contiguous().__reduce_ex__(protocol)
 
 
-def facts_of(mask: Any) -> Facts | None:
+def facts_of(mask: Any) -> MaskFacts | None:
     """What is known of a mask, if it was made here and is as it was made."""
-    facts: Facts | None = getattr(mask, "_graphene_facts", None)
+    facts: MaskFacts | None = getattr(mask, "_graphene_facts", None)
     return facts
 
 
@@ -244,7 +244,7 @@ def mask(
     )  # fmt: skip
     if q_length == 1 and getattr(_steps, "recorded", False):
         seen = hf.sdpa_mask(**ask, allow_is_causal_skip=False)
-        return Mask(Facts(None, kv_length, seen=seen), shape, device, dtype)
+        return Mask(MaskFacts(None, kv_length, seen=seen), shape, device, dtype)
     # What generate() makes for a compiled step of one query is an argument of what is compiled: a plain tensor.
     step = q_length == 1 and isinstance(q_offset, torch.Tensor)
     if torch.jit.is_tracing() or step:
@@ -255,7 +255,7 @@ def mask(
     if pattern is not None:
         facts = _facts(pattern, q_length, kv_length, q_offset, kv_offset, attention_mask, device)
     if facts is None:
-        facts = Facts(None, kv_length, seen=hf.sdpa_mask(**ask, allow_is_causal_skip=False))
+        facts = MaskFacts(None, kv_length, seen=hf.sdpa_mask(**ask, allow_is_causal_skip=False))
     elif allow_is_bidirectional_skip and facts.hide_nothing(kv_length):
         return None
     if not torch.compiler.is_compiling():
@@ -267,7 +267,7 @@ def mask(
 
 def _facts(
     pattern: Pattern, q_length: int, kv_length: int, q_offset: Any, kv_offset: int, padding: Any, device: Any
-) -> Facts | None:
+) -> MaskFacts | None:
     """The facts, or None where these do not say everything."""
     causal, window = pattern
     padding = hf.prepare_padding_mask(padding, kv_length, kv_offset)
@@ -293,4 +293,4 @@ def _facts(
                 dropped.add(str(device))
             else:
                 padding._graphene_tokens = seen  # packing asks again
-    return Facts(padding, keys, causal, window)
+    return MaskFacts(padding, keys, causal, window)

@@ -21,7 +21,7 @@ from transformers.utils.import_utils import is_tracing
 from graphene.integrations.transformers import _measure
 from graphene.integrations.transformers._interface import NAME
 from graphene.integrations.transformers._masks import facts_of, tokens
-from graphene.nn._modules import globally_hooked
+from graphene.nn._hooks import globally_hooked
 
 # Fewer rows saved than this, or a smaller part, do not make up for finding them.
 SAVED_ROWS, SAVED_PART = 512, 0.1

@@ -51,7 +51,7 @@ class Window(StaticSlidingWindowLayer):  # type: ignore[misc]
         return self.keys, self.values
 
 
-class Recorded:
+class GraphOfLaunches:
     """Launches recorded by a CUDA graph, which reads and writes the tensors that it was recorded with."""
 
     def __init__(self, run: Callable[[], Any]) -> None:
@@ -87,7 +87,7 @@ class Form(NamedTuple):
     tensors: dict[str, Any]
 
 
-class Step:
+class RecordedStep:
     """A recorded step. ``tensors``: what it reads."""
 
     def __init__(self, tensors: dict[str, Any]) -> None:
@@ -109,14 +109,14 @@ class Step:
             self.tensors[name].copy_(t)
 
 
-class Steps:
+class RecordedSteps:
     """The steps of a model over one cache: called in place of the model."""
 
     def __init__(self, model: Any, cache: StaticCache, length: int) -> None:
         self._model, self.cache, self.length = weakref.ref(model), cache, length
-        self.record: Callable[[Callable[[], Any]], Any] = Recorded
-        self.known: dict[tuple[Any, ...], Step | None] = {}  # None: it ran once
-        self.current: Step | None = None  # that of this call, if its next step differs by its token alone
+        self.record: Callable[[Callable[[], Any]], Any] = GraphOfLaunches
+        self.known: dict[tuple[Any, ...], RecordedStep | None] = {}  # None: it ran once
+        self.current: RecordedStep | None = None  # that of this call, if its next step differs by its token alone
         self.why: str | None = None  # why nothing is recorded any more
         self.positions: Any = None
 
@@ -164,7 +164,7 @@ class Steps:
         step.recorded.replay()
         return step.recorded.result
 
-    def replay(self, step: Step, form: Form) -> Any:
+    def replay(self, step: RecordedStep, form: Form) -> Any:
         """The result of a recorded step."""
         step.fill(form.tensors, proof=step.proofs < PROOFS)
         step.recorded.replay()
@@ -217,10 +217,10 @@ class Steps:
             for layer, own in zip(layers, self.positions.unbind(), strict=True):
                 layer.cumulative_length = own
 
-    def recording(self, form: Form, inputs: dict[str, Any]) -> Step | None:
+    def recording(self, form: Form, inputs: dict[str, Any]) -> RecordedStep | None:
         """Records a step of this form; None where that is not possible, and then never again."""
         self.share()
-        step, layers = Step(form.tensors), self.full()
+        step, layers = RecordedStep(form.tensors), self.full()
         held = _with(inputs, step.tensors)
         before = [n.cumulative_length_int for n in self.sliding()]
 
@@ -251,7 +251,7 @@ class Steps:
                 layer.cumulative_length_int = number
         return None
 
-    def proof(self, step: Step, form: Form, inputs: dict[str, Any]) -> Any:
+    def proof(self, step: RecordedStep, form: Form, inputs: dict[str, Any]) -> Any:
         """Runs a step both ways and compares their logits."""
         kept = [[n.keys.clone(), n.values.clone(), n.cumulative_length.clone()] for n in self.cache.layers]
         numbers = [n.cumulative_length_int for n in self.sliding()]
@@ -297,7 +297,7 @@ def _with(inputs: dict[str, Any], tensors: dict[str, Any], around: str = "") -> 
         elif held is None:
             made[name] = value
         elif isinstance(value, _masks.Mask):
-            facts = _masks.Facts(None, value.shape[-1], seen=held)
+            facts = _masks.MaskFacts(None, value.shape[-1], seen=held)
             made[name] = _masks.Mask(facts, tuple(value.shape), value.device, value.dtype)
         else:
             made[name] = held

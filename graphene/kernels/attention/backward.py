@@ -21,7 +21,6 @@ from typing import Any
 import graphene as gr
 from graphene import _core
 from graphene.kernels.arguments import choice, size
-from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.problem import (
     Attention,
     AttentionArguments,
@@ -33,6 +32,7 @@ from graphene.kernels.attention.problem import (
 )
 from graphene.kernels.attention.reference import keys_gradient, queries_gradient
 from graphene.kernels.attention.reference_saved import saved_results, saving_gradient
+from graphene.kernels.attention.usual_arguments import arguments
 from graphene.kernels.attention.workspace import PANEL, ROWS, saved_scores, saving_blocks, saving_place
 
 PASSED_BITS = 12  # warps pass probabilities on as fp16, times 2^12, so that small ones are not subnormal

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 import graphene as gr
 from graphene import _core
 from graphene.kernels.arguments import MOST_BLOCKS_YZ, instance, size
-from graphene.kernels.attention.arguments import arguments
-from graphene.kernels.attention.hopper import wgmma
 from graphene.kernels.attention.problem import MOST, Attention, AttentionArguments, Scores, Seen, SequenceView
 from graphene.kernels.attention.reference_sums import read_sums, sums_gradient
-from graphene.kernels.hopper import MOST_TILES, SHARED_BYTES
+from graphene.kernels.attention.rings import wgmma
+from graphene.kernels.attention.usual_arguments import arguments
+from graphene.kernels.tma import MOST_TILES, SHARED_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,11 +90,11 @@ def attention_gradient_sm90(c: GradientSm90) -> gr.Kernel:
     means = functools.partial(sums_gradient, c.what)
     read = functools.partial(read_sums, c.parts)
     with gr.Kernel("attention_gradient_sm90", means, read, arguments(c.what)) as kernel:
-        _Gradient(c).run()
+        _GradientSm90(c).run()
     return kernel
 
 
-class _Gradient:
+class _GradientSm90:
     """The kernel in the making."""
 
     def __init__(self, c: GradientSm90) -> None:
@@ -417,7 +417,9 @@ class Pass:
     all heads.
     """
 
-    def __init__(self, of: _Gradient, role: str, seen: Seen, b: Any, kh: Any, part: Any, p: Any, count: Any) -> None:
+    def __init__(
+        self, of: _GradientSm90, role: str, seen: Seen, b: Any, kh: Any, part: Any, p: Any, count: Any
+    ) -> None:
         self.of, self.seen, self.b, self.kh, self.count = of, seen, b, kh, count
         self.part, parts = part, of.c.parts
         n = self.n = p * parts + part

@@ -7,9 +7,9 @@ import math
 
 import graphene as gr
 from graphene.kernels.arguments import MOST_BLOCKS_YZ
-from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.problem import Attention, AttentionArguments
 from graphene.kernels.attention.reference import combined
+from graphene.kernels.attention.usual_arguments import arguments
 
 
 def attention_combine_kernel(what: Attention, lse: bool = False) -> gr.Kernel:

@@ -16,12 +16,12 @@ from typing import Any
 import graphene as gr
 from graphene import _core
 from graphene.kernels.arguments import flags, instance, size
-from graphene.kernels.attention.arguments import arguments
-from graphene.kernels.attention.forward import Forward, ForwardConfig, Steps
-from graphene.kernels.attention.hopper import staged
+from graphene.kernels.attention.forward import Forward, ForwardConfig, KeyTiles
 from graphene.kernels.attention.problem import MOST, Attention, Seen
 from graphene.kernels.attention.reference import forward, parts, parts_read
-from graphene.kernels.hopper import SHARED_BYTES
+from graphene.kernels.attention.rings import staged
+from graphene.kernels.attention.usual_arguments import arguments
+from graphene.kernels.tma import SHARED_BYTES
 
 MOST_CLUSTER = 8
 ALIGNED_BYTES = 2048  # of two gaps before what is swizzled
@@ -204,7 +204,7 @@ class Decode(Forward):
         gr.barrier()
         self.meet(t)
 
-    def in_scalars(self, steps: Any) -> Steps:
+    def in_scalars(self, steps: Any) -> KeyTiles:
         """The same, computed once, where expressions of places in a table would grow too large."""
 
         def computed(name: str, value: Any) -> Any:
@@ -213,7 +213,7 @@ class Decode(Forward):
         names = ("count", "whole", "first", "first_whole")
         same = steps.first_whole is steps.first
         made = {n: computed(f"steps_{n}", getattr(steps, n)) for n in names[: 3 if same else 4]}
-        return Steps(*(made.get(n, made["first"]) for n in names))
+        return KeyTiles(*(made.get(n, made["first"]) for n in names))
 
     def run_producer(self) -> None:
         """Copies keys and values."""

@@ -15,7 +15,7 @@ from typing import Any
 import graphene as gr
 from graphene import _core
 from graphene.kernels.arguments import MOST_BLOCKS_YZ, size
-from graphene.kernels.attention.arguments import arguments
+from graphene.kernels.attention.online_softmax import OnlineSoftmax
 from graphene.kernels.attention.problem import (
     MOST,
     Attention,
@@ -27,7 +27,7 @@ from graphene.kernels.attention.problem import (
     negative,
 )
 from graphene.kernels.attention.reference import forward, parts, parts_read
-from graphene.kernels.attention.softmax import OnlineSoftmax
+from graphene.kernels.attention.usual_arguments import arguments
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def attention_forward_kernel(c: ForwardConfig) -> gr.Kernel:
 
 
 @dataclass
-class Steps:
+class KeyTiles:
     """The tiles of keys of a block in the order of work: first the `whole` ones, which need no mask."""
 
     count: Any
@@ -330,7 +330,7 @@ class Forward:
             self.online_softmax(self.S[j % 2])
             self.multiply_values(i, j)
 
-    def range(self) -> Steps | _Listed:
+    def range(self) -> KeyTiles | _Listed:
         """The tiles of keys of this block; those that need no mask come first."""
         a, c = self.a, self.c
         if self.listed and a.mask is not None:
@@ -352,7 +352,7 @@ class Forward:
             whole_hi = gr.min(gr.max(whole_hi, whole_lo), gr.max(hi, lo))
         else:
             whole_lo, whole_hi = lo, gr.min(gr.max(whole_hi, lo), gr.max(hi, lo))
-        return Steps(gr.max(hi - lo, 0), whole_hi - whole_lo, lo, whole_lo)
+        return KeyTiles(gr.max(hi - lo, 0), whole_hi - whole_lo, lo, whole_lo)
 
     def copy_rows(self, inside: gr.Tensor, of: gr.Tensor, store: bool) -> None:
         """Copies the rows (query, head of the group) of Q or O, 16 bytes at a time, into or out of shared memory."""

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import graphene as gr
 from graphene import _core
 from graphene.kernels.arguments import MOST_BLOCKS_YZ, choice, flags, instance, size
-from graphene.kernels.attention.arguments import arguments
-from graphene.kernels.attention.hopper import Notes, Order, heads_together, wgmma
 from graphene.kernels.attention.problem import MOST, Attention, AttentionArguments, Scores, Seen, SequenceView
 from graphene.kernels.attention.reference_tiles import TILE, read_scores, tiled_gradient
-from graphene.kernels.hopper import SHARED_BYTES
+from graphene.kernels.attention.rings import Notes, Order, heads_together, wgmma
+from graphene.kernels.attention.usual_arguments import arguments
+from graphene.kernels.tma import SHARED_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

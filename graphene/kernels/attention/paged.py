@@ -13,10 +13,10 @@ from typing import Any
 import graphene as gr
 from graphene import _core
 from graphene.kernels.arguments import instance
-from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.decode import Decode, DecodeConfig
 from graphene.kernels.attention.problem import MOST, Seen
 from graphene.kernels.attention.reference import forward, parts, parts_read
+from graphene.kernels.attention.usual_arguments import arguments
 
 PAGES = 2**31 - 1
 INTEGERS = (-(2**31), 2**31 - 1)  # a table and lengths may say anything

@@ -9,9 +9,9 @@ from typing import Any
 
 import graphene as gr
 from graphene.kernels.arguments import size
-from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.problem import Attention, AttentionArguments, Seen, SequenceView
 from graphene.kernels.attention.reference_saved import product
+from graphene.kernels.attention.usual_arguments import arguments
 from graphene.kernels.attention.workspace import PANEL, ROWS, saved_scores, saving_blocks, saving_place
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import graphene as gr
 from graphene import _core
 from graphene.kernels.arguments import MOST_BLOCKS_YZ, flags, instance, size
-from graphene.kernels.attention.arguments import arguments
-from graphene.kernels.attention.hopper import Order, heads_together, wgmma
 from graphene.kernels.attention.keys_sm90 import saved_tiles
 from graphene.kernels.attention.problem import MOST, Attention, AttentionArguments, Seen, SequenceView
 from graphene.kernels.attention.reference_tiles import TILE, tiled_product
-from graphene.kernels.hopper import SHARED_BYTES
+from graphene.kernels.attention.rings import Order, heads_together, wgmma
+from graphene.kernels.attention.usual_arguments import arguments
+from graphene.kernels.tma import SHARED_BYTES
 
 __all__ = ["ProductSm90", "attention_queries_product_sm90"]
 
@@ -68,11 +68,11 @@ def attention_queries_product_sm90(c: ProductSm90) -> gr.Kernel:
     """
     means = functools.partial(tiled_product, c.what)
     with gr.Kernel("attention_queries_product_sm90", means, None, arguments(c.what)) as kernel:
-        _Product(c).run()
+        _ProductSm90(c).run()
     return kernel
 
 
-class _Product:
+class _ProductSm90:
     """The kernel in the making."""
 
     def __init__(self, c: ProductSm90) -> None:

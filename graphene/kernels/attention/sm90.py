@@ -13,17 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene.kernels.arguments import MOST_BLOCKS_YZ
-from graphene.kernels.attention.arguments import arguments
-from graphene.kernels.attention.hopper import (
-    Notes,
-    Order,
-    Ring,
-    Shares,
-    UnevenOrder,
-    heads_together,
-    staged,
-    wgmma,
-)
+from graphene.kernels.attention.online_softmax import CUBIC_ERROR, OnlineSoftmax
 from graphene.kernels.attention.problem import (
     MOST,
     AttentionArguments,
@@ -34,8 +24,18 @@ from graphene.kernels.attention.problem import (
     negative,
 )  # fmt: skip
 from graphene.kernels.attention.reference import forward
+from graphene.kernels.attention.rings import (
+    Notes,
+    Order,
+    Shares,
+    TileRing,
+    UnevenOrder,
+    heads_together,
+    staged,
+    wgmma,
+)
 from graphene.kernels.attention.sm90_config import ForwardSm90
-from graphene.kernels.attention.softmax import CUBIC_ERROR, OnlineSoftmax
+from graphene.kernels.attention.usual_arguments import arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,8 +112,8 @@ class _Hopper:
         else:
             threads = gr.threads(128 * c.consumers + 32)
             producer, consumers = threads[128 * c.consumers : threads.size], threads[0 : 128 * c.consumers].tile(128)
-        self.q = Ring(a, "Q", c.BM, c.queries, c.consumers)
-        self.k, self.v = (Ring(a, n, c.BN, c.stages, c.consumers) for n in "KV")
+        self.q = TileRing(a, "Q", c.BM, c.queries, c.consumers)
+        self.k, self.v = (TileRing(a, n, c.BN, c.stages, c.consumers) for n in "KV")
         self.sO = staged(a, "sO", c.BM) if c.apart else None
         for ring in (self.q, self.k, self.v):
             ring.barriers()

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from graphene import _core
 from graphene.kernels.arguments import flags, instance, size
+from graphene.kernels.attention.online_softmax import PIECE
 from graphene.kernels.attention.problem import Attention
-from graphene.kernels.attention.softmax import PIECE
-from graphene.kernels.hopper import SHARED_BYTES
+from graphene.kernels.tma import SHARED_BYTES
 
 __all__ = ["ForwardSm90"]
 

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import graphene as gr
 from graphene.kernels.epilogues import pointwise
-from graphene.kernels.gemm.hopper import PIECE
 from graphene.kernels.gemm.operand import access
 from graphene.kernels.gemm.result import add_scaled, copy_lines
-from graphene.kernels.hopper import LINE_BYTES
+from graphene.kernels.gemm.sm90_tile import PIECE
+from graphene.kernels.tma import LINE_BYTES
 from graphene.kernels.traced import trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from graphene.kernels.gemm.hopper import Hopper
     from graphene.kernels.gemm.result import Result
+    from graphene.kernels.gemm.sm90_tile import Hopper
 
 __all__ = ["Place", "Store"]
 

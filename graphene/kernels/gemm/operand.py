@@ -13,7 +13,7 @@ from graphene.kernels.access import access
 if TYPE_CHECKING:
     from graphene.dtypes import DType
 
-__all__ = ["COPIES", "MATRIX_ATOMS", "Operand", "Staged", "TileInRegisters", "access", "matrix"]
+__all__ = ["COPIES", "MATRIX_ATOMS", "Operand", "StagedOperand", "TileInRegisters", "access", "matrix"]
 
 # By the type in memory: the matrix instruction, and how many k it takes. fp32 is rounded to tf32 in registers.
 MATRIX_ATOMS = {
@@ -152,7 +152,7 @@ class TileInRegisters:
         gr.move(shared, self.registers, atom=self.to_shared)
 
 
-class Staged:
+class StagedOperand:
     """The tiles of one operand that a block multiplies: global memory -> shared memory -> fragments of a warp.
 
     Vectors of at least 4 bytes are copied asynchronously; narrower ones pass through registers, a tile at a time.

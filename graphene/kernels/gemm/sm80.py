@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene.kernels.gemm.frame import Product, relu_of_bias
-from graphene.kernels.gemm.operand import MATRIX_ATOMS, Staged
+from graphene.kernels.gemm.operand import MATRIX_ATOMS, StagedOperand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,7 +84,10 @@ def product_sm80(product: Product) -> gr.Kernel:
         threads, gA, gB, kA, kB, steps, result = product.begin()
         my = threads.tile(32).reshape(0, gr.Layout(warps))  # [2,4].[32].thread
         (wm, wn), _ = my.indices()
-        a, b = Staged(product.a, kA, BM, BK, STAGES, threads), Staged(product.b, kB, BN, BK, STAGES, threads)
+        a, b = (
+            StagedOperand(product.a, kA, BM, BK, STAGES, threads),
+            StagedOperand(product.b, kB, BN, BK, STAGES, threads),
+        )
         a.fragments(wm, WM, MK, mma.a, my[wm, wn])  # indexed by its own coordinates: my warp, no branch
         b.fragments(wn, WN, MK, mma.b, my[wm, wn])
         acc = gr.fragment("acc", [BM, BN], product.sums, mma.c, on=my)  # [2,4].[4,4].[16,8]: warps . registers . atom

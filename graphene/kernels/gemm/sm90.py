@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import graphene as gr
 from graphene.kernels.arguments import element
 from graphene.kernels.gemm.frame import Product, relu_of_bias
-from graphene.kernels.gemm.hopper import KINDS, SUMS, Hopper, check_tile_sm90
 from graphene.kernels.gemm.hopper_store import Store
-from graphene.kernels.hopper import LINE_BYTES, MOST_TILES, declare_clusters
+from graphene.kernels.gemm.sm90_tile import KINDS, SUMS, Hopper, check_tile_sm90
+from graphene.kernels.tma import LINE_BYTES, MOST_TILES, declare_clusters
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,9 +7,9 @@ from typing import Any
 
 import graphene as gr
 from graphene.kernels.arguments import MOST_BLOCKS_YZ, size
-from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.problem import Attention
 from graphene.kernels.attention.reference import forward
+from graphene.kernels.attention.usual_arguments import arguments
 
 
 def flash_fwd(D: int = 128, BM: int = 128, BN: int = 64, WARPS: int = 8, causal: bool = True) -> gr.Kernel:

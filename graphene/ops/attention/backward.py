@@ -116,7 +116,7 @@ def head_shares(
     return [(first, min(each, heads - first)) for first in range(0, heads, each)]
 
 
-class Gradients:
+class AttentionGradients:
     """The gradients of q, k and v (`varlen`: packed), from those of the result and the log-sum-exp (LSE).
 
     Kernels take `delta`: a row's sum of the result times its gradient, minus the gradient of the LSE. With a bias they
@@ -341,4 +341,4 @@ _delta = Defined(
         part_of="attention",
     )
 )  # fmt: skip
-gradients, gradients_varlen = Gradients(False), Gradients(True)
+gradients, gradients_varlen = AttentionGradients(False), AttentionGradients(True)

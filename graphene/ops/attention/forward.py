@@ -12,9 +12,9 @@ from graphene import _core
 from graphene.kernels.attention.combine import attention_combine_kernel
 from graphene.kernels.attention.decode import DecodeConfig, attention_decode_kernel
 from graphene.kernels.attention.forward import ForwardConfig, attention_forward_kernel
+from graphene.kernels.attention.key_tiles import CAPACITY, attention_tiles_kernel
 from graphene.kernels.attention.problem import Attention
 from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
-from graphene.kernels.attention.tiles import CAPACITY, attention_tiles_kernel
 from graphene.ops.attention import reference as plain
 from graphene.ops.attention.backward import gradients, gradients_varlen
 from graphene.ops.attention.checks import results, results_varlen, sequences

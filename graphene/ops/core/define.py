@@ -535,7 +535,7 @@ def bound(function: Callable[..., Any], *args: Any, **named: Any) -> tuple[Defin
              "as in explain(graphene.ops.matmul, a, b)")  # fmt: skip
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Seen(TorchDispatchMode):  # type: ignore[misc]
+    class HandsOver(TorchDispatchMode):  # type: ignore[misc]
         """A dispatch mode, under which the core hands the call over."""
 
         def __torch_dispatch__(self, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -544,7 +544,7 @@ def bound(function: Callable[..., Any], *args: Any, **named: Any) -> tuple[Defin
     found: _Explanation | None = None
     _explaining.active = True
     try:
-        with Seen():
+        with HandsOver():
             function(*args, **named)
     except _Explanation as e:
         found = e

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphene import dtypes
+from graphene.launch_views import Size
 from graphene.ops.core.plans import gpu
 from graphene.select.device import Device, named, of_arch
-from graphene.views import Size
 
 DTYPES = {t.array_name: t.name for t in (dtypes.fp16, dtypes.bf16, dtypes.fp32, dtypes.fp64)}
 MATMUL_DTYPES = tuple(t.array_name for t in (dtypes.fp16, dtypes.bf16))

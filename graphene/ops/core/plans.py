@@ -351,7 +351,7 @@ def _is_count(x: Any, below: float = 2**63) -> bool:
     return type(x) is int and 0 <= x < below
 
 
-class _Reader:
+class _PlanReader:
     """Reads a plan's outputs and arguments; `ranks` are those of the tensors with views, None for absent ones."""
 
     def __init__(self, ranks: list[int | None]) -> None:
@@ -425,10 +425,10 @@ def _recipe(plan: dict[str, Any], ranks: list[int | None], configure: Callable[[
         return [k.kernel if isinstance(k, Planned) else k for k in of]
 
     outputs = []
-    inputs = _Reader(ranks)
+    inputs = _PlanReader(ranks)
     for dtype, dims in plan["outputs"]:
         outputs.append((dtype, [inputs.extents(d) for d in dims]))
-    reader = _Reader([*inputs.ranks, *(len(dims) for _, dims in outputs)])
+    reader = _PlanReader([*inputs.ranks, *(len(dims) for _, dims in outputs)])
     returned, launches = plan["returned"], []
     _need(_is_count(returned, len(outputs) + 1) and len(plan["launches"]) > 0)
 

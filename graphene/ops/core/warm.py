@@ -19,7 +19,7 @@ _SPELLED = (dtypes.fp16, dtypes.bf16, dtypes.fp32, dtypes.fp64, dtypes.i32, dtyp
 _DTYPES = {t.name: t.array_name for t in _SPELLED} | {"bool": "bool"}
 
 
-class Call(NamedTuple):
+class OperatorCall(NamedTuple):
     """A call: its operator, its arguments as a configuration sees them, but without device, and its name for people."""
 
     operator: Defined
@@ -79,13 +79,13 @@ def _seen(a: Any, kind: str) -> Any:
     return NUMBERS[a] if kind == "ScalarType?" and a is not None else tuple(a) if isinstance(a, list) else a
 
 
-def call(function: Callable[..., Any], *args: Any, **named: Any) -> Call:
+def call(function: Callable[..., Any], *args: Any, **named: Any) -> OperatorCall:
     """The call of a function of graphene.ops. Only shapes, strides and dtypes of tensors count, so "meta" serves."""
     op, arguments = bound(function, *args, **named)
-    return Call(op, _given(op, arguments), f"{op.called}")
+    return OperatorCall(op, _given(op, arguments), f"{op.called}")
 
 
-def spelled(text: str) -> Call:
+def spelled(text: str) -> OperatorCall:
     """A call by its text: 'attention(fp16[2, 4096, 16, 128], fp16[2, 4096, 16, 128], ..., causal=True)'."""
     from graphene import ops
 
@@ -103,7 +103,7 @@ def spelled(text: str) -> Call:
     return call(function, *args, **named)._replace(text=text.strip())
 
 
-def recorded(file: str | Path) -> list[Call]:
+def recorded(file: str | Path) -> list[OperatorCall]:
     """The calls that a process wrote with GRAPHENE_RECORD_CALLS=file, each once. Raises LaunchError OP_ARGUMENT."""
     out = []
     try:
@@ -114,7 +114,7 @@ def recorded(file: str | Path) -> list[Call]:
             arguments = [plans.from_record(a, Arg) for a in row["arguments"]]
             if len(arguments) != len(op.params):
                 raise ValueError(f"{op.called} takes {len(op.params)} arguments")
-            out.append(Call(op, arguments, line))
+            out.append(OperatorCall(op, arguments, line))
     except OSError as e:
         fail("OP_ARGUMENT", f"the calls in {file} cannot be read", [f"why:  {e.strerror or e}"], "name another file")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
@@ -123,7 +123,7 @@ def recorded(file: str | Path) -> list[Call]:
     return out
 
 
-def warm(call: Call, arch: str) -> Warmed:
+def warm(call: OperatorCall, arch: str) -> Warmed:
     """Compiles what the call launches on a typical device of an architecture, and keeps the plan.
 
     Raises what the call would raise, and CompileError.

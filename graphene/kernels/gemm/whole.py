@@ -25,8 +25,8 @@ from graphene.kernels.gemm.result import combined, nearest_tf32, of_fp8
 from graphene.kernels.gemm.sm70 import product_sm70
 from graphene.kernels.gemm.sm80 import product_sm80
 from graphene.kernels.gemm.sm90 import product_sm90
+from graphene.launch_views import Size, viewed
 from graphene.launches import Launch, Launches
-from graphene.views import Size, viewed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,9 +7,9 @@ from typing import Any
 
 import graphene as gr
 from graphene.kernels.arguments import MOST_BLOCKS_YZ
-from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.problem import MOST, Attention, Extra, Seen
 from graphene.kernels.attention.reference import tiles as tiles_of
+from graphene.kernels.attention.usual_arguments import arguments
 
 CAPACITY = 4096  # the most tiles of keys
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import graphene as gr
 from graphene import _core
 from graphene.kernels.gemm.result import Result
-from graphene.kernels.hopper import ALIGNED_BYTES, LINE_BYTES, SHARED_BYTES
+from graphene.kernels.tma import ALIGNED_BYTES, LINE_BYTES, SHARED_BYTES
 
 if TYPE_CHECKING:
     from graphene.dtypes import DType

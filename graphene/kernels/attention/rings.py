@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import graphene as gr
 from graphene.kernels.arguments import MOST_BLOCKS_YZ
 from graphene.kernels.attention.problem import MOST
-from graphene.kernels.hopper import MOST_TILES
+from graphene.kernels.tma import MOST_TILES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from graphene.kernels.attention.problem import Attention
 
 __all__ = [
-    "Notes", "Order", "Ring", "Shares", "UnevenOrder", "heads_together", "line_elems", "staged", "wgmma",
+    "Notes",
+    "Order",
+    "Shares",
+    "TileRing",
+    "UnevenOrder",
+    "heads_together",
+    "line_elems",
+    "staged",
+    "wgmma",
 ]  # fmt: skip
 
 LEAST_HEADS = 32  # that are mixed: four blocks or more work on a head at once
@@ -39,7 +47,7 @@ def wgmma(a: Attention, columns: int) -> Any:
     return gr.atom(f"wgmma.m64n{columns}k16.f32.{'f16' if a.dtype == gr.fp16 else 'bf16'}")
 
 
-class Ring:
+class TileRing:
     """Tiles in shared memory, filled by TMA. `full[i]` says that one has come, `empty[i]` that all have read it."""
 
     def __init__(self, a: Attention, name: str, rows: int, stages: int, readers: int) -> None:

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphene.kernels.gemm.frame import Product
-from graphene.kernels.gemm.hopper import SUMS, Hopper, refusal
 from graphene.kernels.gemm.problem import FP8, TYPES, GemmProblem, GemmTile
-from graphene.kernels.hopper import MOST_TILES
+from graphene.kernels.gemm.sm90_tile import SUMS, Hopper, refusal
+from graphene.kernels.tma import MOST_TILES
 from graphene.select.device import H200, Device
 from graphene.select.tiles import up
 
