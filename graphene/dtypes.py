@@ -14,11 +14,15 @@ __all__ = [
     "DType",
     "Memory",
     "bf16",
+    "fp4e2m1",
+    "fp6e2m3",
+    "fp6e3m2",
     "fp8e4m3",
     "fp8e5m2",
     "fp16",
     "fp32",
     "fp64",
+    "i4",
     "i8",
     "i16",
     "i32",
@@ -26,6 +30,7 @@ __all__ = [
     "pred",
     "tf32",
     "torch_type",
+    "u4",
     "u8",
     "u16",
     "u32",
@@ -62,6 +67,16 @@ i64 = dtype("i64")
 """Signed integer of 64 bits."""
 u64 = dtype("u64")
 """Unsigned integer of 64 bits."""
+i4 = dtype("i4")
+"""Signed integer of 4 bits. In memory two share a byte, the first one in its low bits; arrays of it hold bytes."""
+u4 = dtype("u4")
+"""Unsigned integer of 4 bits, two in a byte as of i4."""
+fp4e2m1 = dtype("fp4e2m1")
+"""4 bits: 2 significant ones, 0 to 6, neither infinity nor NaN; two in a byte as of i4."""
+fp6e2m3 = dtype("fp6e2m3")
+"""6 bits, in the low ones of a byte: 4 significant ones, greatest number 7.5, neither infinity nor NaN."""
+fp6e3m2 = dtype("fp6e3m2")
+"""6 bits, in the low ones of a byte: 3 significant ones, greatest number 28, neither infinity nor NaN."""
 pred = dtype("pred")
 """A predicate register."""
 

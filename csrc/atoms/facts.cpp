@@ -53,8 +53,7 @@ std::string elements(std::int64_t n) { return std::to_string(n) + (n == 1 ? " el
 FactProblem check_alignment(const ir::Tensor& t, const OperandInstance& operand, const std::string& atom,
                             std::vector<LaunchFact>* launch) {
   const std::int64_t bytes = operand.align_bytes;
-  const std::int64_t elem_bytes = ir::bits(t.dtype) / 8;
-  const std::int64_t need = bytes / elem_bytes;
+  const std::int64_t need = 8 * bytes / ir::bits(t.dtype);  // elements
   if (need <= 1) return {};
   const std::string fact = "align(" + operand.def.name + ") % " + std::to_string(bytes) + " == 0";
   const ir::Buffer& b = *t.buffer;
@@ -72,10 +71,10 @@ FactProblem check_alignment(const ir::Tensor& t, const OperandInstance& operand,
   const Expr offset = sym::expand_coords(t.offset);
   if (gcd_with(need, t.offset) != need && !at_launch(need, offset, &conditions)) {
     const std::int64_t d = gcd_with(need, offset);
-    const std::string of = " by " + elements(need) + " (" + std::to_string(bytes) + " bytes)";
+    const std::string of = " by " + elements(need) + " (" + std::to_string(bytes) + (bytes == 1 ? " byte)" : " bytes)");
+    const char* narrower = bytes == 1 ? "begin at an even element: two share a byte" : "use a narrower access";
     if (t.offset.is_const()) {
-      return {"does not hold: offset " + t.offset.str() + " of " + name + " does not divide" + of,
-              "use a narrower access"};
+      return {"does not hold: offset " + t.offset.str() + " of " + name + " does not divide" + of, narrower};
     }
     return {"cannot be proven: offset " + t.offset.str() + " of " + name + " is a multiple of " + std::to_string(d) +
                 ", want a multiple of " + std::to_string(need) + " (" + std::to_string(bytes) + " bytes)",

@@ -113,6 +113,9 @@ void derive_packing(const Atom& a, OperandInstance* o) {
       p = {is_float && o->type.dtypes.front() == ir::ScalarType::fp32 ? 'f' : 'r', 1, o->values};
     } else if (bits == 16) {
       p = o->values % 2 == 0 ? RegPacking{'r', 2, o->values / 2} : RegPacking{'h', 1, o->values};
+    } else if (bits == 4) {
+      const int per = o->values % 8 == 0 ? 8 : o->values % 4 == 0 ? 4 : 2;
+      p = {per == 8 ? 'r' : 'h', per, o->values / per};
     } else if (o->values % 4 == 0) {
       p = {'r', 4, o->values / 4};
     } else {
@@ -129,7 +132,8 @@ void derive_packing(const Atom& a, OperandInstance* o) {
     p = {r[0], per, o->values / per};
   }
   const int reg_bits = p.constraint == 'h' ? 16 : (p.constraint == 'l' || p.constraint == 'd') ? 64 : 32;
-  if (p.per_reg * bits != reg_bits || p.regs * p.per_reg != o->values) {
+  const bool byte = bits == 4 && p.constraint == 'h' && p.per_reg == 2;  // no register has 8 bits
+  if ((p.per_reg * bits != reg_bits && !byte) || p.regs * p.per_reg != o->values) {
     fail(Code::ATOM_DEFINITION, where(a, o->def) + ": " + std::to_string(o->values) + " values of " +
                                     std::to_string(bits) + " bits do not fill registers of " +
                                     std::to_string(reg_bits) + " bits, " + std::to_string(p.per_reg) + " each");

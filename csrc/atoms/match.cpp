@@ -68,8 +68,13 @@ bool is_fragment(const ir::Operand& o) {
   return t != nullptr && (*t)->is_fragment();
 }
 
-// What no instruction moves: from memory to memory, or more than 16 bytes of a thread's at once.
+// What no instruction moves: from memory to memory, more than 16 bytes of a thread's at once, or half a byte.
 std::string suggest_moves(const ir::SpecStmt& spec) {
+  const ir::Tensor& written = *spec.outs.front();
+  const bool moves = spec.kind == ir::SpecKind::Move || spec.kind == ir::SpecKind::Init;
+  if (moves && ir::is_packed(written.dtype) && written.size().is_const(1))
+    return "memory holds two elements of 4 bits in a byte, and threads access whole bytes: move two by two between "
+           "registers and memory, t.tile([2])[i]";
   const auto* src = spec.kind == ir::SpecKind::Move ? std::get_if<ir::TensorPtr>(spec.ins.data()) : nullptr;
   if (src == nullptr) return {};
   const ir::Tensor& dst = *spec.outs.front();

@@ -167,7 +167,7 @@ TypePattern parse_pattern(std::string_view text, const std::string& what, std::v
   const std::optional<ir::ScalarType> t = ir::scalar_type_from_name(p.dtype_class);
   if (!t) r.bad("`" + p.dtype_class + "` is not a scalar type");
   if (ir::info(*t).cls == ir::ScalarInfo::Class::Bits) {
-    for (int i = 0; i < static_cast<int>(ir::ScalarType::b8); ++i) {
+    for (int i = 0; i < static_cast<int>(ir::ScalarType::b4); ++i) {
       const auto candidate = static_cast<ir::ScalarType>(i);
       const bool data = ir::info(candidate).cls != ir::ScalarInfo::Class::Barrier;
       if (data && ir::bits(candidate) == ir::bits(*t)) p.dtypes.push_back(candidate);

@@ -118,7 +118,7 @@ std::string of_barrier(const ir::SyncStmt& s, Match* m, const SourceLoc& where) 
     m->attrs["after"] = done.substr(done.find(':') + 1);
   }
   Expr bytes = s.expect_bytes;
-  for (const ir::TensorPtr& e : s.expect) bytes = bytes + e->size() * (ir::bits(e->dtype) / 8);
+  for (const ir::TensorPtr& e : s.expect) bytes = bytes + ir::bytes_of_elems(e->size(), e->dtype);
   if (!s.expect.empty() || !bytes.is_const(0)) m->attrs["expect_bytes"] = bytes;
   return "mbarrier";
 }

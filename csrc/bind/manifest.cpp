@@ -32,6 +32,12 @@ std::vector<rt::Dim> modes_as_dims(const Layout& l) {
   return out;
 }
 
+// Elements of 4 bits are passed as an array of bytes, two to a byte, half as many along the mode of stride 1.
+void count_bytes(std::vector<rt::Dim>& dims) {
+  for (rt::Dim& d : dims)
+    (d.stride.is_const(1) ? d.extent : d.stride) = sym::floor_div(d.stride.is_const(1) ? d.extent : d.stride, 2);
+}
+
 bool same(const std::vector<rt::Dim>& a, const std::vector<rt::Dim>& b) {
   return std::ranges::equal(a, b, [](const rt::Dim& x, const rt::Dim& y) {
     return identical(x.extent, y.extent) && identical(x.stride, y.stride);
@@ -41,13 +47,17 @@ bool same(const std::vector<rt::Dim>& a, const std::vector<rt::Dim>& b) {
 rt::ArgSpec tensor_arg(const ir::Buffer& b) {
   rt::ArgSpec a;
   a.name = b.name;
-  a.dtype = rt::dtype_of(ir::name(b.dtype));
+  a.dtype = rt::dtype_of(ir::is_packed(b.dtype) ? "u8" : ir::name(b.dtype));
   a.access = b.role == ir::Role::Input    ? rt::Access::Read
              : b.role == ir::Role::Output ? rt::Access::Write
                                           : rt::Access::ReadWrite;
   a.dims = modes_as_dims(b.layout);
   a.flat = leaves_of(b.layout);
   if (same(a.dims, a.flat)) a.flat.clear();
+  if (ir::is_packed(b.dtype)) {
+    count_bytes(a.dims);
+    count_bytes(a.flat);
+  }
   a.align_bytes = std::max(b.align_bytes, 1);
   a.list_count = b.count;
   return a;

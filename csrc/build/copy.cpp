@@ -31,10 +31,10 @@ std::vector<std::int64_t> same_shape(const ir::SpecStmt& spec, const ir::Tensor&
 [[noreturn]] void no_vector(const ir::SpecStmt& spec, const std::string& atom, std::int64_t values,
                             const ir::Tensor& t) {
   if (t.size().is_const() && t.size().value() < values) {
-    const std::int64_t bytes = ir::bits(t.dtype) / 8;
     refuse(spec, Code::COLLECTIVE_VECTOR, "a tile smaller than what " + atom + " copies at once",
-           {"want: " + std::to_string(values) + " elements, " + std::to_string(values * bytes) + " bytes",
-            "got: " + t.type_str() + ", " + std::to_string(t.size().value() * bytes) + " bytes"},
+           {"want: " + std::to_string(values) + " elements, " + std::to_string(ir::bytes_of_elems(t.dtype, values)) +
+                " bytes",
+            "got: " + t.type_str() + ", " + std::to_string(ir::bytes_of_elems(t.dtype, t.size().value())) + " bytes"},
            "cut tiles of " + std::to_string(values) + " elements, or name an atom for as few bytes");
   }
   refuse(spec, Code::COLLECTIVE_VECTOR, "what " + atom + " accesses as one vector is not contiguous",

@@ -255,23 +255,28 @@ bool Frame::permutes(const TensorPtr& written) const {
   return false;
 }
 
-bool Frame::pairs_possible() const {
-  if (rows_.size() % 2 != 0) return false;
-  for (std::size_t i = 0; i + 1 < rows_.size(); i += 2) {
+bool Frame::runs_possible(std::int64_t n) const {
+  const auto length = static_cast<std::size_t>(n);
+  if (rows_.size() % length != 0) return false;
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    const Row& first = rows_[i / length * length];
     for (std::size_t c = 0; c < rows_[0].size(); ++c) {
-      if (rows_[i + 1][c] - rows_[i][c] != rows_[1][c] - rows_[0][c]) return false;
+      if (rows_[i][c] - first[c] != rows_[i % length][c] - rows_[0][c]) return false;
     }
   }
   return true;
 }
 
-bool Frame::paired(const TensorPtr& t) const {
+bool Frame::in_runs(const TensorPtr& t, std::int64_t n) const {
   const auto it = access_.find(t.get());
-  if (it == access_.end() || it->second.columns != 1 || !pairs_possible()) return false;
+  if (it == access_.end() || it->second.columns != 1 || !runs_possible(n)) return false;
+  const auto length = static_cast<std::size_t>(n);
   const std::size_t c = it->second.first;
-  if (rows_[1][c] - rows_[0][c] != 1) return false;
-  for (std::size_t i = 0; i < rows_.size(); i += 2) {
-    if (rows_[i][c] % 2 != 0) return false;
+  for (std::size_t k = 1; k < length; ++k) {
+    if (rows_[k][c] - rows_[0][c] != static_cast<std::int64_t>(k)) return false;
+  }
+  for (std::size_t i = 0; i < rows_.size(); i += length) {
+    if (rows_[i][c] % n != 0) return false;
   }
   return true;
 }
@@ -303,7 +308,7 @@ void Frame::record_views() {
       if (t->buffer->stages > 0) whole = nest_.at(whole, {Expr(held_of(spec_, t).stage)});
       a.view = nest_.values(whole);
     }
-    if (paired(t)) a.pairs = nest_.tile(a.view, {2});
+    if (in_runs(t, run_)) a.runs = nest_.tile(a.view, {run_});
   }
 }
 
@@ -329,14 +334,14 @@ void Frame::record_coordinates() {
   lane_ = *sums;
 }
 
-void Frame::each(bool pairs, const std::function<void()>& body) {
+void Frame::each(std::int64_t n, const std::function<void()>& body) {
+  run_ = std::max<std::int64_t>(n, 2);
   record_views();
   record_coordinates();
   std::vector<Row> rows;
-  const std::size_t step = pairs ? 2 : 1;
-  for (std::size_t i = 0; i < rows_.size(); i += step) rows.push_back(rows_[i]);
+  for (std::size_t i = 0; i < rows_.size(); i += static_cast<std::size_t>(n)) rows.push_back(rows_[i]);
   pair_step_.clear();
-  if (pairs) {
+  if (n == 2) {
     for (std::size_t c = 0; c < rows_[0].size(); ++c) pair_step_.push_back(rows_[1][c] - rows_[0][c]);
   }
   const auto set = [&](const Row& r) {
@@ -383,9 +388,9 @@ TensorPtr Frame::element(const TensorPtr& t) {
          "index the outer level");
 }
 
-TensorPtr Frame::pair(const TensorPtr& t) {
+TensorPtr Frame::run(const TensorPtr& t) {
   const Access& a = access_.at(t.get());
-  return nest_.at(a.pairs, {sym::floor_div(at_[a.first], 2)});
+  return nest_.at(a.runs, {sym::floor_div(at_[a.first], run_)});
 }
 
 TensorPtr Frame::half_of(const TensorPtr& two) { return nest_.at(two, {pair_index_}); }

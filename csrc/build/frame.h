@@ -26,17 +26,18 @@ class Frame {
   void uses(const Expr& e);  // an integer that may name coordinates
   // Some element is read from another register than the one it is written to, and that register is written, too.
   [[nodiscard]] bool permutes(const ir::TensorPtr& written) const;
-  // Elements come in pairs, each in neighbouring registers of `t`, the first one even.
-  [[nodiscard]] bool paired(const ir::TensorPtr& t) const;
+  // Elements come in runs of n, each in neighbouring registers of `t`, the first one a multiple of n.
+  [[nodiscard]] bool in_runs(const ir::TensorPtr& t, std::int64_t n) const;
+  [[nodiscard]] bool paired(const ir::TensorPtr& t) const { return in_runs(t, 2); }
 
   // One private register per element.
   ir::TensorPtr array(ir::ScalarType type);
 
-  // Records `body` for every element, or every pair of them.
-  void each(bool pairs, const std::function<void()>& body);
+  // Records `body` for every run of n elements.
+  void each(std::int64_t n, const std::function<void()>& body);
   // Inside of it:
   ir::TensorPtr element(const ir::TensorPtr& t);  // the register of `t` that belongs to the element
-  ir::TensorPtr pair(const ir::TensorPtr& t);     // ... the two registers that belong to the pair
+  ir::TensorPtr run(const ir::TensorPtr& t);      // ... the registers that belong to the run, two or more
   void each_of_pair(const std::function<void()>& body);
   ir::TensorPtr half_of(const ir::TensorPtr& two);  // of two private registers, the element's
   Expr here(const Expr& e);                         // an integer at the element
@@ -44,10 +45,10 @@ class Frame {
  private:
   struct Access {
     std::size_t first = 0, columns = 0;
-    ir::TensorPtr view, pairs;  // indexed by the columns; by the first one halved
+    ir::TensorPtr view, runs;  // indexed by the columns; by the first one over the length of a run
   };
   [[nodiscard]] std::vector<std::size_t> positions(const ir::TensorPtr& like) const;
-  [[nodiscard]] bool pairs_possible() const;
+  [[nodiscard]] bool runs_possible(std::int64_t n) const;
   void add_column(const std::vector<std::int64_t>& values);
   void record_views();
   void record_coordinates();
@@ -65,6 +66,7 @@ class Frame {
   std::vector<Expr> lane_;            // what the thread adds to them
   std::vector<Expr> at_;              // per column, in the body
   Row pair_step_;
+  std::int64_t run_ = 2;
   Expr pair_index_;
 };
 

@@ -10,19 +10,32 @@ namespace graphene::build::point {
 
 inline bool is_float(ir::ScalarType t) { return ir::info(t).cls == ir::ScalarInfo::Class::Float; }
 
+// Floats of 4 or 6 bits, which are converted one by one.
+inline bool narrow(ir::ScalarType t) {
+  return t == ir::ScalarType::fp4e2m1 || t == ir::ScalarType::fp6e2m3 || t == ir::ScalarType::fp6e3m2;
+}
+
 // The type arithmetic on a type is done in.
 inline ir::ScalarType widened(ir::ScalarType t) {
   if (is_float(t)) return t == ir::ScalarType::fp64 ? t : ir::ScalarType::fp32;
-  if (t == ir::ScalarType::i8 || t == ir::ScalarType::u8 || t == ir::ScalarType::i16 || t == ir::ScalarType::u16)
+  if (ir::bits(t) < 32 &&
+      (ir::info(t).cls == ir::ScalarInfo::Class::Signed || ir::info(t).cls == ir::ScalarInfo::Class::Unsigned))
     return ir::ScalarType::i32;
   return t;
+}
+
+// Whether eight neighbours of 4 bits, a word, are converted by one instruction.
+inline bool converts_words(ir::ScalarType from, ir::ScalarType to) {
+  return ir::is_packed(from) && (to == ir::ScalarType::fp16 || (to == ir::ScalarType::bf16 && !is_float(from)));
 }
 
 // Whether two neighbours are converted by one instruction.
 inline bool converts_pairs(ir::ScalarType from, ir::ScalarType to) {
   return is_float(from) && is_float(to) &&
          ((from == ir::ScalarType::fp32 && ir::bits(to) <= 16) ||
-          (to == ir::ScalarType::fp32 && ir::bits(from) <= 16) || (ir::bits(from) == 8 && to == ir::ScalarType::fp16));
+          (to == ir::ScalarType::fp32 && ir::bits(from) <= 16) ||
+          (ir::bits(from) == 8 && to == ir::ScalarType::fp16)) &&
+         !narrow(from) && !narrow(to);
 }
 
 // Conversions that no instruction makes, of types whose values fp32 has all: exactly to fp32, then rounding once.

@@ -20,6 +20,8 @@ using ir::TensorPtr;
 using Kind = PointNode::Kind;
 using Shape = std::vector<std::int64_t>;
 
+constexpr std::int64_t kWord = 8;  // elements of 4 bits
+
 class Pointwise {
  public:
   Pointwise(ir::Builder& b, const TensorPtr& dst, const std::vector<PointNode>& nodes)
@@ -271,7 +273,7 @@ class Pointwise {
 
   void to_array(Frame& frame, std::size_t root, const TensorPtr& array) {
     declare(frame, root);
-    frame.each(false, [&] { to_element(frame, root, frame.element(array)); });
+    frame.each(1, [&] { to_element(frame, root, frame.element(array)); });
   }
 
   // The value of a node, into one register.
@@ -291,27 +293,31 @@ class Pointwise {
     Frame frame(b_, spec_, dst_, want);
     declare(frame, root_);
     frame.reads(dst_, nullptr);
-    const bool narrow = ir::bits(dst_->dtype) < 32 && point::is_float(dst_->dtype);
+    if (const TensorPtr words = cast_operand(); words != nullptr && point::converts_words(words->dtype, dst_->dtype) &&
+                                                frame.in_runs(words, kWord) && frame.in_runs(dst_, kWord)) {
+      return frame.each(kWord, [&] { cast_run(frame, words); });
+    }
+    const bool narrow = ir::bits(dst_->dtype) < 32 && point::is_float(dst_->dtype) && !point::narrow(dst_->dtype);
     const TensorPtr same = operand_of(root_);
     const bool other = same != nullptr && same->dtype != dst_->dtype && half_pair(frame, root_);
     if (narrow && frame.paired(dst_) && (types_[root_] == ScalarType::fp32 || other)) return store_pairs(frame);
     if (!widens_pairs(frame, root_)) {
-      frame.each(false, [&] { to_element(frame, root_, frame.element(dst_)); });
+      frame.each(1, [&] { to_element(frame, root_, frame.element(dst_)); });
       return;
     }
-    frame.each(true, [&] {
+    frame.each(2, [&] {
       if (const TensorPtr from = operand_of(root_); from != nullptr && frame.paired(from) && frame.paired(dst_) &&
                                                     point::converts_pairs(from->dtype, dst_->dtype)) {
-        return cast_pair(frame, from);
+        return cast_run(frame, from);
       }
       load_pairs(frame, root_);
       frame.each_of_pair([&] { to_element(frame, root_, frame.element(dst_)); });
     });
   }
 
-  void cast_pair(Frame& frame, const TensorPtr& from) {
-    const TensorPtr source = frame.pair(from);  // recorded first: a call's arguments have no order
-    unary("cast", frame.pair(dst_), source);
+  void cast_run(Frame& frame, const TensorPtr& from) {
+    const TensorPtr source = frame.run(from);  // recorded first: a call's arguments have no order
+    unary("cast", frame.run(dst_), source);
   }
 
   // One conversion for two neighbours of the destination.
@@ -320,12 +326,19 @@ class Pointwise {
     const bool whole = from != nullptr && frame.paired(from) && point::converts_pairs(from->dtype, dst_->dtype);
     TensorPtr pair;
     if (!whole) pair = b_.alloc(b_.unique_name("pair"), Layout(2), ScalarType::fp32, ir::Memory::RF, {});
-    frame.each(true, [&] {
-      if (whole) return cast_pair(frame, from);
+    frame.each(2, [&] {
+      if (whole) return cast_run(frame, from);
       load_pairs(frame, root_);
       frame.each_of_pair([&] { to_element(frame, root_, frame.half_of(pair)); });
-      unary("cast", frame.pair(dst_), pair);
+      unary("cast", frame.run(dst_), pair);
     });
+  }
+
+  // Registers of which the value is a conversion to the destination's type; null: it is something else.
+  TensorPtr cast_operand() const {
+    const PointNode& n = nodes_[root_];
+    const bool cast = n.op == "cast" && n.to == dst_->dtype && !computed_.contains(root_);
+    return operand_of(cast ? static_cast<std::size_t>(n.args[0]) : root_);
   }
 
   // Registers that a node is, as it stands.
@@ -344,7 +357,7 @@ class Pointwise {
   bool half_pair(const Frame& frame, std::size_t i) const {
     const PointNode& n = nodes_[i];
     return n.kind == Kind::Tensor && ir::bits(n.tensor->dtype) <= 16 && point::is_float(n.tensor->dtype) &&
-           frame.paired(n.tensor);
+           !point::narrow(n.tensor->dtype) && frame.paired(n.tensor);
   }
 
   bool widens_pairs(const Frame& frame, std::size_t i) const {
@@ -366,7 +379,7 @@ class Pointwise {
     if (computed_.contains(i) || wide_pairs_.contains(i)) return;
     if (half_pair(frame, i)) {
       const TensorPtr wide = b_.alloc(b_.unique_name("wide"), Layout(2), ScalarType::fp32, ir::Memory::RF, {});
-      unary("cast", wide, frame.pair(nodes_[i].tensor));
+      unary("cast", wide, frame.run(nodes_[i].tensor));
       wide_pairs_[i] = wide;
     }
     if (nodes_[i].op == "bitcast" && nodes_[static_cast<std::size_t>(nodes_[i].args[0])].kind == Kind::Tensor) return;

@@ -159,7 +159,7 @@ class Relayout {
     frame.reads(fragment, nullptr);
     const std::vector<Expr> at = coordinates(*fragment);
     for (const Expr& c : at) frame.uses(c);
-    frame.each(false, [&] {
+    frame.each(1, [&] {
       std::vector<Expr> index;
       for (const Expr& c : at) index.push_back(frame.here(c));
       const TensorPtr m = nest_.at(tile, index);

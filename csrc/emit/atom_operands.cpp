@@ -42,16 +42,25 @@ std::string AtomText::packed_register(const RegRef& regs, const std::vector<int>
   return add_register("r", temp, s, ptx);
 }
 
-// Two bytes in one 16-bit register.
-std::string AtomText::byte_pair(const RegRef& regs, int low, int high, const Slot& s, Asm& ptx) {
-  const std::string a = registers_.value(regs.array, low);
-  const std::string b = registers_.value(regs.array, high);
-  const std::string packed = "(u16)((u8)" + a + " | (u8)" + b + " << 8)";
+// Two bytes in one 16-bit register, or two or four elements of 4 bits.
+std::string AtomText::packed_half(const RegRef& regs, const std::vector<int>& values, const Slot& s, Asm& ptx) {
+  const int bits = ir::bits(registers_.array(regs.array).dtype);
+  std::vector<std::string> parts;
+  std::string packed;
+  for (const int v : values) {
+    const std::string part = registers_.value(regs.array, v);
+    const std::string number = bits == 8 ? "(u8)" + part : "(" + part + " & 15)";
+    packed += parts.empty() ? number : " | " + number + " << " + std::to_string(bits * std::ssize(parts));
+    parts.push_back(part);
+  }
+  packed = "(u16)(" + packed + ")";
   if (!s.is_out) return add_register("h", packed, s, ptx);
   const std::string temp = "t" + std::to_string(ptx.before.size());
   ptx.before.push_back("u16 " + temp + (s.def->def.access == atoms::Access::Update ? " = " + packed : "") + ";");
-  ptx.after.push_back(a + " = (u8)" + temp + ";");
-  ptx.after.push_back(b + " = (u8)(" + temp + " >> 8);");
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::string shift = std::to_string(static_cast<std::size_t>(bits) * i);
+    ptx.after.push_back(parts[i] + " = (u8)" + (i == 0 ? temp : "(" + temp + " >> " + shift + ")") + ";");
+  }
   return add_register("h", temp, s, ptx);
 }
 
@@ -71,11 +80,9 @@ std::vector<std::string> AtomText::ptx_registers(const RegRef& regs, const Slot&
     }
     return out;
   }
-  if (constraint == 'h' && per == 2) {
-    for (int v = 0; v < count; v += per) {
-      const auto at = static_cast<std::size_t>(v);
-      out.push_back(byte_pair(regs, regs.values[at], regs.values[at + 1], s, ptx));
-    }
+  if (constraint == 'h' && per > 1) {
+    for (int v = 0; v < count; v += per)
+      out.push_back(packed_half(regs, {regs.values.begin() + v, regs.values.begin() + v + per}, s, ptx));
     return out;
   }
   GR_ASSERT(per == 1, "register packing of " + s.def->def.name);
@@ -110,9 +117,15 @@ std::string AtomText::single_register(const std::string& value, ir::ScalarType d
   return add_register(letter, temp, s, ptx);
 }
 
+// Of elements that share bytes: the byte.
+Expr AtomText::unit_of(const MemRef& ref, std::int64_t delta) const {
+  const Expr index = ref.offset + Expr(delta);
+  return ir::is_packed(program_.buffers[static_cast<std::size_t>(ref.buffer)].dtype) ? sym::floor_div(index, 2) : index;
+}
+
 std::string AtomText::element(const MemRef& ref, std::int64_t delta) {
   const auto b = static_cast<std::size_t>(ref.buffer);
-  const Expr index = ref.offset + Expr(delta);
+  const Expr index = unit_of(ref, delta);
   std::string base = buffers_[b];
   if (program_.buffers[b].buffer->count > 0) base += ".at[" + expressions_.text(ref.member, "which").text + "]";
   if (ref.rank) base = "gr_there(" + base + ", " + expressions_.text(*ref.rank, "rank").text + ")";
@@ -139,7 +152,7 @@ std::string AtomText::address(const MemRef& ref) {
   const auto b = static_cast<std::size_t>(ref.buffer);
   const bool shared = program_.buffers[b].memory == ir::Memory::SH;
   if (ref.rank) {  // where the buffer begins there is the same for all accesses
-    const Expr index = ref.offset + Expr(ref.deltas.empty() ? 0 : ref.deltas.front());
+    const Expr index = unit_of(ref, ref.deltas.empty() ? 0 : ref.deltas.front());
     return "gr_of(" + buffers_[b] + ", " + expressions_.text(*ref.rank, "rank").text + ", " +
            expressions_.text(index, buffers_[b]).text + ")";
   }
@@ -152,10 +165,10 @@ std::string AtomText::address(const MemRef& ref) {
 
 std::string AtomText::bytes_inside(const MemRef& ref) {
   const auto b = static_cast<std::size_t>(ref.buffer);
-  const std::int64_t bytes = ir::bits(program_.buffers[b].dtype) / 8;
-  std::string text = std::to_string(bytes * static_cast<std::int64_t>(ref.deltas.size()));
+  const ir::ScalarType type = program_.buffers[b].dtype;
+  std::string text = std::to_string(ir::bytes_of_elems(type, static_cast<std::int64_t>(ref.deltas.size())));
   if (ref.valid_values) {
-    const CText valid = expressions_.text(*ref.valid_values * Expr(bytes), buffers_[b]);
+    const CText valid = expressions_.text(ir::bytes_of_elems(*ref.valid_values, type), buffers_[b]);
     text = valid.wide ? "(int)" + valid.in(Prec::Unary) : valid.text;
   }
   if (ref.inside.is_const(1)) return text;

@@ -57,10 +57,11 @@ class AtomText {
   std::string ptx_operand(const atoms::Piece& piece, const lower::AtomCall& call, const Slot& s, Asm& ptx);
   std::vector<std::string> ptx_registers(const lower::RegRef& regs, const Slot& s, Asm& ptx);
   std::string single_register(const std::string& value, ir::ScalarType dtype, char constraint, const Slot& s, Asm& ptx);
-  std::string byte_pair(const lower::RegRef& regs, int low, int high, const Slot& s, Asm& ptx);
+  std::string packed_half(const lower::RegRef& regs, const std::vector<int>& values, const Slot& s, Asm& ptx);
   std::string packed_register(const lower::RegRef& regs, const std::vector<int>& values, const Slot& s, Asm& ptx);
   std::string add_register(const std::string& constraint, const std::string& text, const Slot& s, Asm& ptx);
   std::string add_input(Asm& ptx, const std::string& constraint, const std::string& text);
+  Expr unit_of(const lower::MemRef& ref, std::int64_t delta) const;
   std::string element(const lower::MemRef& ref, std::int64_t delta);
   std::string address(const lower::MemRef& ref);
   std::string descriptor(const lower::MemRef& ref);

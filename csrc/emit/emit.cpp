@@ -215,7 +215,7 @@ class KernelPrinter {
     const bool dynamic = program_.shared_bytes > kStaticSharedBytes;
     if (shared.size() == 1 && program_.fill_rows.empty() && !dynamic) {
       const lower::MemBuffer& b = program_.buffers[shared.front()];
-      const std::int64_t elems = program_.shared_bytes * 8 / ir::bits(b.dtype);
+      const std::int64_t elems = program_.shared_bytes * 8 / std::max(ir::bits(b.dtype), 8);
       out.push_back("__shared__ __align__(" + std::to_string(alignment(b)) + ") " + c_type(b.dtype) + " " +
                     buffers_[shared.front()] + "[" + std::to_string(elems) + "];");
       return out;

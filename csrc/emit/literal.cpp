@@ -41,6 +41,11 @@ std::string c_type(ScalarType t) {
       return "bfloat16";
     case ScalarType::fp8e4m3:
     case ScalarType::fp8e5m2:
+    case ScalarType::fp6e2m3:
+    case ScalarType::fp6e3m2:
+    case ScalarType::fp4e2m1:
+    case ScalarType::u4:
+    case ScalarType::i4:  // in memory: a byte of two
       return "u8";
     case ScalarType::pred:
       return "bool";

@@ -67,6 +67,21 @@ constexpr auto kEntries = std::to_array<Entry>({
      "static __device__ __forceinline__ u32 gr_pack8(u8 a, u8 b, u8 c, u8 d) {\n"
      "  return a | (u32)b << 8 | (u32)c << 16 | (u32)d << 24;\n"
      "}"},
+    {"gr_pack4",
+     "static __device__ __forceinline__ u32 gr_pack4(u32 a, u32 b, u32 c, u32 d, u32 e, u32 f, u32 g, u32 h) {\n"
+     "  return (a & 15) | (b & 15) << 4 | (c & 15) << 8 | (d & 15) << 12 | (e & 15) << 16 | (f & 15) << 20 |\n"
+     "         (g & 15) << 24 | h << 28;\n"
+     "}"},
+    {"gr_i4x8",
+     "// Eight elements of 4 bits in a word.\n"
+     "struct gr_i4x8 {\n"
+     "  i32 e0 : 4, e1 : 4, e2 : 4, e3 : 4, e4 : 4, e5 : 4, e6 : 4, e7 : 4;\n"
+     "};"},
+    {"gr_u4x8",
+     "// Eight elements of 4 bits in a word.\n"
+     "struct gr_u4x8 {\n"
+     "  u32 e0 : 4, e1 : 4, e2 : 4, e3 : 4, e4 : 4, e5 : 4, e6 : 4, e7 : 4;\n"
+     "};"},
     {"gr_floor_div",
      "// Division and remainder that round towards minus infinity.\n"
      "template <class A, class B>\n"

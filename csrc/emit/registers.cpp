@@ -26,6 +26,7 @@ const std::string& Registers::name_of(int buffer) const {
 }
 
 bool Registers::both(int array) const {
+  if (ir::is_packed(arrays_[static_cast<std::size_t>(array)].dtype)) return true;
   const Use& use = uses_[static_cast<std::size_t>(array)];
   return use.values && use.words;
 }
@@ -33,6 +34,8 @@ bool Registers::both(int array) const {
 std::string Registers::value(int array, int index) {
   const auto i = static_cast<std::size_t>(array);
   uses_[i].values = true;
+  if (ir::is_packed(arrays_[i].dtype))
+    return names_[i] + ".v[" + std::to_string(index / 8) + "].e" + std::to_string(index % 8);
   if (both(array)) return names_[i] + ".v[" + std::to_string(index) + "]";
   return elements_[i].at(static_cast<std::size_t>(index));
 }
@@ -75,6 +78,12 @@ std::vector<std::string> Registers::declarations() const {
     const std::string type = c_type(a.dtype);
     const int per = std::max(1, 32 / ir::bits(a.dtype));
     const int words = (a.regs + per - 1) / per;
+    if (ir::is_packed(a.dtype)) {
+      const std::string n = std::to_string(words);
+      const std::string fields = a.dtype == ir::ScalarType::i4 ? "gr_i4x8" : "gr_u4x8";
+      out.push_back("union { u32 w[" + n + "]; " + fields + " v[" + n + "]; } " + names_[i] + ";");
+      continue;
+    }
     if (both(static_cast<int>(i))) {
       out.push_back("union { u32 w[" + std::to_string(words) + "]; " + type + " v[" + std::to_string(a.regs) + "]; } " +
                     names_[i] + ";");

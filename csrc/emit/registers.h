@@ -1,6 +1,6 @@
 // Register tensors as C variables, one for each register: indices are constants, and compilers take twice as long over
 // arrays. 8- and 16-bit types are stored several to a 32-bit word when they are only used by words, one by one when
-// they are only used so, and as a union of two arrays otherwise.
+// they are only used so, and as a union of two arrays otherwise. Those of 4 bits are fields of words.
 #pragma once
 
 #include <optional>

@@ -32,7 +32,7 @@ void check_expected(const SyncStmt& s) {
     if (t->memory() != Memory::SH || is_barrier(t->dtype))
       misused("bytes are expected in a tensor in shared memory", {"got: " + of(t)},
               "name what the copies write: expect=[tile]");
-    bytes = bytes + t->size() * (bits(t->dtype) / 8);
+    bytes = bytes + bytes_of_elems(t->size(), t->dtype);
   }
   if (sym::upper_bound(bytes) < 0 || sym::lower_bound(bytes) > kMaxArrivals)
     misused("more bytes than a phase can expect", {"want: 0 to " + std::to_string(kMaxArrivals), "got: " + bytes.str()},

@@ -61,6 +61,9 @@ const ScalarParam& Builder::param(const std::string& name, ScalarType dtype) {
   ready();
   if (info(dtype).cls == ScalarInfo::Class::Bits)
     refuse(Code::TENSOR_TYPE, "untyped bits are for patterns, not for parameters", {"parameter: " + name});
+  if (is_packed(dtype))
+    refuse(Code::TENSOR_TYPE, "a scalar argument takes at least a byte",
+           {"parameter: " + name, std::string("got: ") + ir::name(dtype)}, "declare it as gr.i32 or gr.fp32");
   if (frames_.size() > 1)
     refuse(Code::KERNEL_SCOPE, "parameters are declared at the top of the kernel", {"parameter: " + name});
   take_name(name, "a parameter");

@@ -17,6 +17,7 @@ struct Format {
   int exponent, mantissa;
   bool has_infinity;  // else the largest exponent holds numbers and one NaN
   bool saturates;
+  bool has_nan = true;  // else a NaN becomes the largest number
 };
 
 std::uint64_t float_bits(double value, const Format& f) {
@@ -25,7 +26,8 @@ std::uint64_t float_bits(double value, const Format& f) {
   const std::uint64_t sign = std::signbit(value) ? 1ULL << width : 0;
   const int bias = (1 << (f.exponent - 1)) - 1;
   // The first pattern that is not a finite number.
-  const std::uint64_t end = f.has_infinity ? ((1ULL << f.exponent) - 1) << f.mantissa : (1ULL << width) - 1;
+  const std::uint64_t end =
+      f.has_infinity ? ((1ULL << f.exponent) - 1) << f.mantissa : (1ULL << width) - (f.has_nan ? 1 : 0);
   const std::uint64_t overflow = f.saturates ? end - 1 : end;
   const double magnitude = std::fabs(value);
   if (magnitude == 0) return sign;
@@ -104,6 +106,12 @@ std::uint64_t constant_bits(const Constant& c, ScalarType t) {
       return float_bits(d, {4, 3, false, true});
     case ScalarType::fp8e5m2:
       return float_bits(d, {5, 2, true, true});
+    case ScalarType::fp6e2m3:
+      return float_bits(d, {2, 3, false, true, false});
+    case ScalarType::fp6e3m2:
+      return float_bits(d, {3, 2, false, true, false});
+    case ScalarType::fp4e2m1:
+      return float_bits(d, {2, 1, false, true, false});
     case ScalarType::fp32:
     case ScalarType::tf32:
       return float_bits(d, {8, 23, true, false});

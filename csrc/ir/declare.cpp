@@ -203,7 +203,7 @@ void check_capacity(const Buffer& b) {
   const std::int64_t limit = b.memory == Memory::RF   ? kMaxRegisters
                              : b.memory == Memory::SH ? kMaxSharedBytes
                                                       : kMaxGlobalBytes;
-  const std::int64_t size = b.memory == Memory::RF ? 1 : std::max(bits(b.dtype) / 8, 1);
+  const std::int64_t size = b.memory == Memory::RF || is_packed(b.dtype) ? 1 : bits(b.dtype) / 8;
   if (elems && product_up_to(limit, {*elems, size, std::max(b.stages, 1)}) <= limit) return;
   too_large(b, b.memory == Memory::RF   ? "at most " + std::to_string(limit) + " values in a thread"
                : b.memory == Memory::SH ? "at most " + std::to_string(limit) + " bytes"
@@ -221,6 +221,26 @@ void check_sizes(const Buffer& b) {
            b.memory == Memory::GL ? "a size that may be 0 at a launch is symbolic: gr.sym" : "");
 }
 
+// Elements that share bytes fill them: lines begin at whole bytes and end there.
+void check_packed(const Buffer& b) {
+  if (!is_packed(b.dtype) || b.memory == Memory::RF) return;
+  const std::vector<Expr> sizes = b.layout.shape().leaves();
+  const std::vector<Expr> strides = b.layout.stride().leaves();
+  int lines = 0;
+  bool whole = true;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i].is_const(1)) continue;
+    const bool line = strides[i].is_const(1);
+    lines += line ? 1 : 0;
+    whole = whole && sym::divisor(line ? sizes[i] : strides[i]) % 2 == 0;
+  }
+  if (lines == 1 && whole) return;
+  fail(Code::TENSOR_TYPE, "elements of 4 bits that do not fill bytes",
+       {"tensor: " + b.name, "want: one mode of stride 1, of an even size, and even strides of all others",
+        "got: " + level_str(b.layout) + "." + name(b.dtype)},
+       "pad the lines to even sizes; for sizes that are symbols, declare multiple_of=2");
+}
+
 void check_holders(const Buffer& b) {
   std::int64_t elems = 1;
   for (const std::int64_t s : b.fragment->shape) elems *= s;
@@ -230,7 +250,7 @@ void check_holders(const Buffer& b) {
 int usual_align_bytes(const Buffer& b) {
   switch (b.memory) {
     case Memory::GL:
-      return bits(b.dtype) / 8;
+      return static_cast<int>(bytes_of_elems(b.dtype, 1));
     case Memory::SH:
       return b.swizzle.trivial() ? 16 : 1024;
     case Memory::RF:
@@ -245,14 +265,14 @@ Expr usual_stage_elems(const Buffer& b) {
   if (b.fragment) return b.fragment->covered_elems();
   const Expr n = b.layout.cosize();
   if (b.memory != Memory::SH) return n;
-  const int bytes = bits(b.dtype) / 8;
-  const std::int64_t unit = std::max(1, (b.align_bytes > 0 ? b.align_bytes : usual_align_bytes(b)) / bytes);
+  const std::int64_t unit = std::max(1, 8 * (b.align_bytes > 0 ? b.align_bytes : usual_align_bytes(b)) / bits(b.dtype));
   return sym::ceil_div(n, unit) * unit;
 }
 
 Tensor declare(Buffer b) {
   check_barriers(b);
   check_sizes(b);
+  check_packed(b);
   check_capacity(b);
   if (b.align_bytes == 0) b.align_bytes = usual_align_bytes(b);
   if (identical(b.stage_elems, Expr(0))) b.stage_elems = usual_stage_elems(b);

@@ -430,6 +430,10 @@ Tensor values(const Tensor& t) {
   return out;
 }
 
+Expr bytes_of_elems(const Expr& elems, ScalarType t) {
+  return is_packed(t) ? sym::ceil_div(elems * bits(t), 8) : elems * (bits(t) / 8);
+}
+
 Tensor of(const Tensor& t, const Expr& rank) {
   const bool barrier = info(t.dtype).cls == ScalarInfo::Class::Barrier;
   if (t.memory() != Memory::SH || barrier)

@@ -90,6 +90,9 @@ struct Tensor {
 };
 using TensorPtr = std::shared_ptr<const Tensor>;
 
+// The bytes of a number of elements.
+[[nodiscard]] Expr bytes_of_elems(const Expr& elems, ScalarType t);
+
 // Views. Each throws LayoutError (TENSOR_*) with the tensor's type, want and got.
 //
 // Tiles the OUTERMOST level (paper 3.3, Fig. 4): a level's elements are the tiles of the level below it, and tile sizes

@@ -9,7 +9,7 @@
 
 namespace graphene::ir {
 
-// b8..b64 are untyped bits: they appear in atom patterns ("any 16-bit type"), never in a kernel's tensors.
+// b4..b64 are untyped bits: they appear in atom patterns ("any 16-bit type"), never in a kernel's tensors.
 enum class ScalarType : std::uint8_t {
   fp16,
   bf16,
@@ -26,9 +26,15 @@ enum class ScalarType : std::uint8_t {
   u32,
   i64,
   u64,
+  fp6e2m3,  // in the low bits of a byte
+  fp6e3m2,
+  fp4e2m1,  // two in a byte, as i4 and u4
+  i4,
+  u4,
   pred,
   mbar,  // an mbarrier: 8 bytes of shared memory
   bar,   // one of the block's 16 hardware barriers: no memory
+  b4,
   b8,
   b16,
   b32,
@@ -38,6 +44,9 @@ enum class ScalarType : std::uint8_t {
 using ScalarInfo = Scalar;
 [[nodiscard]] const ScalarInfo& info(ScalarType t);
 [[nodiscard]] inline int bits(ScalarType t) { return info(t).bits; }
+// Elements of less than a byte share bytes, the first one in the low bits.
+[[nodiscard]] inline bool is_packed(ScalarType t) { return info(t).packed(); }
+[[nodiscard]] inline std::int64_t bytes_of_elems(ScalarType t, std::int64_t elems) { return (elems * bits(t) + 7) / 8; }
 [[nodiscard]] inline const char* name(ScalarType t) { return info(t).name; }
 [[nodiscard]] std::optional<ScalarType> scalar_type_from_name(std::string_view name);
 

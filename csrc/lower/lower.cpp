@@ -84,7 +84,7 @@ class Lowering {
     d.message = "more shared memory than a block of " + arch_ + " may have";
     for (const MemBuffer& b : buffers_.memory) {
       if (b.memory != ir::Memory::SH) continue;
-      const std::int64_t bytes = b.size_elems.value() * ir::bits(b.dtype) / 8;
+      const std::int64_t bytes = ir::bytes_of_elems(b.dtype, b.size_elems.value());
       d.details.push_back(b.buffer->name + ": " + std::to_string(bytes) + " bytes");
       if (!d.where.known()) d.where = b.buffer->loc;
     }
@@ -420,7 +420,7 @@ class Lowering {
       const MemBuffer& b = buffers_.memory[static_cast<std::size_t>(m->buffer)];
       GR_ASSERT(b.memory == ir::Memory::SH, "only reads of shared memory are redirected");
       FillRow row{.dtype = b.dtype, .value = ir::constant_attr(call.attrs, "fill")};
-      row.bytes = (static_cast<std::int64_t>(m->deltas.size()) * ir::bits(b.dtype) / 8 + 15) / 16 * 16;
+      row.bytes = (ir::bytes_of_elems(b.dtype, static_cast<std::int64_t>(m->deltas.size())) + 15) / 16 * 16;
       const auto same = std::ranges::find_if(fill_rows_, [&](const FillRow& r) {
         return r.dtype == row.dtype && ir::constant_bits(r.value, r.dtype) == ir::constant_bits(row.value, row.dtype);
       });

@@ -217,7 +217,7 @@ Buffers place_buffers(const ir::Kernel& kernel, std::vector<Diagnostic>& problem
         std::max<std::int64_t>(b->swizzle.trivial() ? 16 : 1024, needed == align_bytes.end() ? 0 : needed->second);
     shared.push_back({.stmt = s,
                       .buffer = b,
-                      .bytes = size.value() * ir::bits(b->dtype) / 8,
+                      .bytes = ir::bytes_of_elems(b->dtype, size.value()),
                       .align = std::max<std::int64_t>(usual, b->align_bytes)});
   }
   out.shared_bytes = SharedLayout(shared, problems).place();

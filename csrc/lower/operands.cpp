@@ -60,7 +60,8 @@ void bound(MemRef& ref, const ir::Tensor& t, const std::string& atom, bool may_c
       // Multiples of g never lie between first and first + (hi - lo): the vector is cut by no extent.
       const std::int64_t g = std::gcd(sym::divisor(first), sym::divisor(bound.extent));
       const bool cut = g != 0 && hi - lo >= g;
-      if (const std::int64_t step = step_of(a.deltas); cut && may_cut && step > 0) {
+      const bool splits_byte = ir::is_packed(t.dtype) && g % 2 != 0;
+      if (const std::int64_t step = step_of(a.deltas); cut && may_cut && step > 0 && !splits_byte) {
         const Expr left = sym::ceil_div(bound.extent - a.base, step);
         ref.valid_values = sym::min(left, ref.valid_values.value_or(static_cast<std::int64_t>(values)));
       } else if (cut) {

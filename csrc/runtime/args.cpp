@@ -38,11 +38,12 @@ struct Tensor {
   bool failed = false;                     // already reported; later checks stay quiet
 };
 
-// coefficient * symbol + constant: what an extent or stride must look like to be solved for the symbol.
+// coefficient * symbol / divisor + constant: what an extent or stride must look like to be solved for the symbol.
 struct Linear {
   const sym::VarInfo* var;
   std::int64_t coefficient;
   std::int64_t constant;
+  std::int64_t divisor = 1;
 };
 
 std::optional<Linear> linear(const Expr& e) {
@@ -51,6 +52,10 @@ std::optional<Linear> linear(const Expr& e) {
   const sym::Node& n = *e.node();
   if (n.op == sym::Op::Add && n.args.size() == 1 && n.args[0].is_var() && n.coef[0] != 0)
     return Linear{&n.args[0].var(), n.coef[0], n.constant};
+  // Bytes of elements that share them: the symbol is a multiple.
+  if (n.op == sym::Op::FloorDiv && n.args.size() == 2 && n.args[0].is_var() && n.args[1].is_const() &&
+      n.args[1].value() > 0 && n.args[0].var().multiple_of % n.args[1].value() == 0)
+    return Linear{&n.args[0].var(), 1, 0, n.args[1].value()};
   return std::nullopt;
 }
 
@@ -207,8 +212,10 @@ class Binder {
     const std::int64_t got = stride ? t.value->stride(d) : t.value->shape[d];
     std::int64_t rest = 0;
     if (__builtin_sub_overflow(got, l->constant, &rest) || rest % l->coefficient != 0) return;
-    values_[l->var->name] = {rest / l->coefficient, (stride ? "stride of dimension " : "dimension ") +
-                                                        std::to_string(d) + " of '" + t.name + "'"};
+    std::int64_t value = 0;
+    if (__builtin_mul_overflow(rest / l->coefficient, l->divisor, &value)) return;
+    values_[l->var->name] = {
+        value, (stride ? "stride of dimension " : "dimension ") + std::to_string(d) + " of '" + t.name + "'"};
   }
 
   [[nodiscard]] const SymbolSpec* spec_of(const std::string& name) const {

@@ -99,10 +99,11 @@ void check_bytes(const Bytecode& code, std::int64_t limit_bytes) {
   for (std::size_t i = 0; i < code.program->buffers.size(); ++i) {
     const lower::MemBuffer& b = code.program->buffers[i];
     if (b.memory != ir::Memory::GL) continue;
-    const double bytes = static_cast<double>(code.buffer_elems[i]) * bytes_of(b.dtype);
+    const double bytes = static_cast<double>(code.buffer_elems[i]) * ir::bits(b.dtype) / 8;
     total += bytes;
     details.push_back(b.buffer->name + ": " + std::to_string(code.buffer_elems[i]) + " elements of " +
-                      std::to_string(bytes_of(b.dtype)) + " bytes");
+                      (ir::is_packed(b.dtype) ? std::to_string(ir::bits(b.dtype)) + " bits"
+                                              : std::to_string(bytes_of(b.dtype)) + " bytes"));
   }
   if (total <= static_cast<double>(limit_bytes)) return;
   details.push_back("want: at most " + std::to_string(limit_bytes) + " bytes in all");
@@ -198,13 +199,9 @@ Integers integers_of(const Bytecode& code, const std::vector<CountedVector<char>
   for (std::size_t i = 0; i < storage.size(); ++i) {
     const lower::MemBuffer& b = code.program->buffers[i];
     if (b.memory != ir::Memory::GL || is_float(b.dtype)) continue;
-    const int bytes = bytes_of(b.dtype);
-    const int shift = 64 - 8 * bytes;
-    const bool is_signed = ir::info(b.dtype).cls == ir::ScalarInfo::Class::Signed;
-    for (std::size_t at = 0; at < storage[i].size(); at += static_cast<std::size_t>(bytes)) {
-      const std::uint64_t bits = load_bits(storage[i].data() + at, bytes) << shift;
-      out[i].push_back(is_signed ? static_cast<std::int64_t>(bits) >> shift : static_cast<std::int64_t>(bits >> shift));
-    }
+    const auto elems = static_cast<std::int64_t>(storage[i].size()) * 8 / ir::bits(b.dtype);
+    for (std::int64_t e = 0; e < elems; ++e)
+      out[i].push_back(decode_int(b.dtype, load_element(b.dtype, storage[i].data(), e)));
   }
   return out;
 }
@@ -262,8 +259,7 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
   for (std::size_t i = 0; i < program->buffers.size(); ++i) {
     const lower::MemBuffer& b = program->buffers[i];
     if (b.memory != ir::Memory::GL) continue;
-    const int bytes = bytes_of(b.dtype);
-    CountedVector<char> data(static_cast<std::size_t>(code.buffer_elems[i] * bytes));
+    CountedVector<char> data(static_cast<std::size_t>(ir::bytes_of_elems(b.dtype, code.buffer_elems[i])));
     for (std::int64_t e = 0; e < code.buffer_elems[i]; ++e) {
       if ((e & 0xfffff) == 0xfffff && wanted.poll) wanted.poll();
       const std::uint64_t r = random();
@@ -271,7 +267,7 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
                            ? (static_cast<double>(r % 17) - 8) / 4
                            : static_cast<double>(
                                  (first + static_cast<std::int64_t>(r % static_cast<std::uint64_t>(choices))) * step);
-      store_bits(data.data() + e * bytes, bytes, encode(b.dtype, x));
+      store_element(b.dtype, data.data(), e, encode(b.dtype, x));
     }
     const auto at = static_cast<std::size_t>(b.argument);
     if (!is_float(b.dtype) && at < wanted.arguments.size()) {

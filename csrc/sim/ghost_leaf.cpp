@@ -175,7 +175,7 @@ void Ghost::regroup(const Warp& w, const Leaf& f, Mask lanes) {
   const Operand& in = f.in.front();
   const Operand& o = f.out.front();
   std::vector<Vector> out(static_cast<std::size_t>(o.values));
-  const auto width = [](const Operand& x) { return static_cast<unsigned>(8 * x.bytes); };
+  const auto width = [](const Operand& x) { return static_cast<unsigned>(ir::bits(x.dtype)); };
   for (Mask m = lanes; m != 0; m &= m - 1) {
     const auto l = static_cast<std::size_t>(std::countr_zero(m));
     std::uint64_t all = 0;

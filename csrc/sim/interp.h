@@ -91,7 +91,7 @@ class Interpreter final : public Machine {
     char* data = nullptr;
     std::vector<char> own;
     std::int64_t granules = 0;
-    int granule_bytes = 1;
+    int granule_bits = 8;
     bool tracked = false;     // some access may race or read something undefined
     bool overlapped = false;  // a granule belongs to several shared buffers
     bool shared = false;

@@ -238,10 +238,21 @@ void Interpreter::regroup(const Warp& w, const Leaf& f, Mask lanes) {
     char* const to =
         scratch_[kResult].data() + static_cast<std::size_t>(v) * static_cast<std::size_t>(o.bytes) * kLanes;
     r = {to, 0, 0};
-    for (int b = 0; b < o.bytes; ++b) {
-      const int at = v * o.bytes + b;
-      const Value& x = values_[0][static_cast<std::size_t>(at / in.bytes)];
-      for (int l = 0; l < kLanes; ++l) to[l * o.bytes + b] = x.bits[l * in.bytes + at % in.bytes];
+    const int out_bits = ir::bits(o.dtype);
+    const int in_bits = ir::bits(in.dtype);
+    const int step = std::min(out_bits, in_bits);  // the wider one is a multiple of it
+    for (int l = 0; l < kLanes; ++l) {
+      std::uint64_t all = 0;
+      for (int b = 0; b < out_bits; b += step) {
+        const int at = v * out_bits + b;
+        const Value& x = values_[0][static_cast<std::size_t>(at / in_bits)];
+        const std::uint64_t part = load_bits(x.bits + l * in.bytes, in.bytes) >> (at % in_bits);
+        all |= (part & (~std::uint64_t{0} >> (64 - step))) << b;
+      }
+      store_bits(to + l * o.bytes, o.bytes, all);
+    }
+    for (int b = 0; b < out_bits; b += step) {
+      const Value& x = values_[0][static_cast<std::size_t>((v * out_bits + b) / in_bits)];
       r.undefined |= x.undefined;
       if (x.undefined != 0) r.cause = x.cause;
     }

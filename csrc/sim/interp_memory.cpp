@@ -27,9 +27,15 @@ GR_SIM_INLINE void gather(const char* base, const std::int32_t* offset, const La
   }
 }
 
-void gather_bits(int bytes, const char* base, const std::int32_t* offset, const LaneGroups& groups, std::int64_t delta,
-                 char* out) {
-  switch (bytes) {
+// Elements that share bytes: each as a byte of its own.
+void gather_packed(ir::ScalarType type, const char* base, const std::int32_t* offset, std::int64_t delta, char* out) {
+  for (int l = 0; l < kLanes; ++l) out[l] = static_cast<char>(load_element(type, base, offset[l] + delta));
+}
+
+void gather_bits(const Operand& o, const char* base, const std::int32_t* offset, const LaneGroups& groups,
+                 std::int64_t delta, char* out) {
+  if (ir::is_packed(o.dtype)) return gather_packed(o.dtype, base, offset, delta, out);
+  switch (o.bytes) {
     case 1:
       return gather<std::uint8_t>(base, offset, groups, delta, out);
     case 2:
@@ -56,8 +62,16 @@ GR_SIM_INLINE void scatter(char* base, const std::int32_t* offset, std::int64_t 
   }
 }
 
-void scatter_bits(int bytes, char* base, const std::int32_t* offset, std::int64_t delta, Mask lanes, const char* in) {
-  switch (bytes) {
+void scatter_bits(const Operand& o, char* base, const std::int32_t* offset, std::int64_t delta, Mask lanes,
+                  const char* in) {
+  if (ir::is_packed(o.dtype)) {
+    for (Mask m = lanes; m != 0; m &= m - 1) {
+      const int l = std::countr_zero(m);
+      store_element(o.dtype, base, offset[l] + delta, static_cast<std::uint8_t>(in[l]));
+    }
+    return;
+  }
+  switch (o.bytes) {
     case 1:
       return scatter<std::uint8_t>(base, offset, delta, lanes, in);
     case 2:
@@ -102,7 +116,7 @@ void Interpreter::place_arguments(std::span<const Argument> arguments) {
     const lower::MemBuffer& b = p.buffers[i];
     if (b.memory != ir::Memory::GL) continue;
     const Argument& a = arguments[static_cast<std::size_t>(b.argument)];
-    const std::int64_t bytes = code_.buffer_elems[i] * bytes_of(b.dtype);
+    const std::int64_t bytes = ir::bytes_of_elems(b.dtype, code_.buffer_elems[i]);
     if (a.bytes < bytes) {
       fail(Code::SIM_ARGUMENT, "argument " + b.buffer->name + " is too small",
            {"want: " + std::to_string(bytes) + " bytes", "got: " + std::to_string(a.bytes)});
@@ -125,15 +139,15 @@ void Interpreter::place_arguments(std::span<const Argument> arguments) {
   for (const Range& r : merged) {
     Arena a;
     a.data = r.begin;
-    a.granule_bytes = 8;
+    a.granule_bits = 64;
     bool undefined = false;
     bool defined = false;
     for (const int i : r.buffers) {
       const lower::MemBuffer& b = p.buffers[static_cast<std::size_t>(i)];
-      a.granule_bytes = std::min(a.granule_bytes, bytes_of(b.dtype));
+      a.granule_bits = std::min(a.granule_bits, ir::bits(b.dtype));
       (b.buffer->role == ir::Role::Output ? undefined : defined) = true;
     }
-    a.granules = (r.end - r.begin) / a.granule_bytes;
+    a.granules = (r.end - r.begin) * 8 / a.granule_bits;
     if (a.granules >= kMaxGranules) {
       fail(Code::SIM_ARGUMENT, "an argument is too large to simulate",
            {"got: " + std::to_string(a.granules) + " elements"}, "simulate a smaller problem");
@@ -143,12 +157,12 @@ void Interpreter::place_arguments(std::span<const Argument> arguments) {
     for (const int i : r.buffers) {
       const lower::MemBuffer& b = p.buffers[static_cast<std::size_t>(i)];
       char* data = arguments[static_cast<std::size_t>(b.argument)].data;
-      if ((data - r.begin) % a.granule_bytes != 0) {
+      if ((data - r.begin) * 8 % a.granule_bits != 0) {
         fail(Code::SIM_ARGUMENT, "argument " + b.buffer->name + " overlaps another one at an odd address");
       }
       Place& place = this->place(i, 0);
-      place = {static_cast<int>(arenas_.size()), static_cast<std::int32_t>((data - r.begin) / a.granule_bytes),
-               bytes_of(b.dtype) / a.granule_bytes, data};
+      place = {static_cast<int>(arenas_.size()), static_cast<std::int32_t>((data - r.begin) * 8 / a.granule_bits),
+               ir::bits(b.dtype) / a.granule_bits, data};
     }
     for (int rank = 1; rank < code_.cluster(); ++rank) {
       for (const int i : r.buffers) place(i, rank) = place(i, 0);
@@ -177,7 +191,7 @@ void Interpreter::place_shared(int rank) {
   for (std::size_t i = 0; i < p.buffers.size(); ++i) {
     const lower::MemBuffer& b = p.buffers[i];
     if (b.memory != ir::Memory::SH) continue;
-    const std::int64_t bytes = code_.buffer_elems[i] * bytes_of(b.dtype);
+    const std::int64_t bytes = ir::bytes_of_elems(b.dtype, code_.buffer_elems[i]);
     ranges.push_back({b.shared_offset_bytes, b.shared_offset_bytes + bytes, {static_cast<int>(i)}});
   }
   std::sort(ranges.begin(), ranges.end(), [](const Range& x, const Range& y) { return x.begin < y.begin; });
@@ -192,12 +206,12 @@ void Interpreter::place_shared(int rank) {
   }
   for (const Range& r : merged) {
     Arena a;
-    a.granule_bytes = 8;
+    a.granule_bits = 64;
     for (const int i : r.buffers) {
-      a.granule_bytes = std::min(a.granule_bytes, bytes_of(p.buffers[static_cast<std::size_t>(i)].dtype));
+      a.granule_bits = std::min(a.granule_bits, ir::bits(p.buffers[static_cast<std::size_t>(i)].dtype));
     }
     a.own.resize(static_cast<std::size_t>(r.end - r.begin) + 8);
-    a.granules = (r.end - r.begin + a.granule_bytes - 1) / a.granule_bytes;
+    a.granules = ((r.end - r.begin) * 8 + a.granule_bits - 1) / a.granule_bits;
     a.tracked = true;
     a.shared = true;
     a.overlapped = r.buffers.size() > 1;
@@ -208,8 +222,8 @@ void Interpreter::place_shared(int rank) {
     for (const int i : r.buffers) {
       const lower::MemBuffer& b = p.buffers[static_cast<std::size_t>(i)];
       const std::int64_t at = b.shared_offset_bytes - r.begin;
-      place(i, rank) = {static_cast<int>(arenas_.size()) - 1, static_cast<std::int32_t>(at / stored.granule_bytes),
-                        bytes_of(b.dtype) / stored.granule_bytes, stored.data + at};
+      place(i, rank) = {static_cast<int>(arenas_.size()) - 1, static_cast<std::int32_t>(at * 8 / stored.granule_bits),
+                        ir::bits(b.dtype) / stored.granule_bits, stored.data + at};
     }
   }
 }
@@ -324,7 +338,7 @@ void Interpreter::load(const Warp& w, const Leaf& f, const Operand& o, Mask lane
     for (int v = 0; v < o.values; ++v) {
       char* to = scratch + static_cast<std::size_t>(v) * stride;
       out[static_cast<std::size_t>(v)] = {to, 0, f.site};
-      gather_bits(o.bytes, place.data, a.offset, *a.groups, o.deltas[static_cast<std::size_t>(v)], to);
+      gather_bits(o, place.data, a.offset, *a.groups, o.deltas[static_cast<std::size_t>(v)], to);
     }
     stats_.accesses += lane_count(a.lanes) * static_cast<std::uint64_t>(o.values);
     return;
@@ -382,11 +396,10 @@ void Interpreter::load(const Warp& w, const Leaf& f, const Operand& o, Mask lane
     if (o.cut) {  // the others may lie outside of the argument
       for (Mask m = active; m != 0; m &= m - 1) {
         const int l = std::countr_zero(m);
-        std::memcpy(to + l * o.bytes, place.data + (std::int64_t{a.offset[l]} + delta) * o.bytes,
-                    static_cast<std::size_t>(o.bytes));
+        store_bits(to + l * o.bytes, o.bytes, load_element(o.dtype, place.data, std::int64_t{a.offset[l]} + delta));
       }
     } else {
-      gather_bits(o.bytes, place.data, a.offset, *groups, delta, to);
+      gather_bits(o, place.data, a.offset, *groups, delta, to);
     }
     stats_.accesses += lane_count(active);
     if (active != w.lanes) {
@@ -458,7 +471,7 @@ void Interpreter::store_value(const Warp& w, const Leaf& f, const Operand& o, Ad
       race({w, f, o}, verdict.first, (verdict.first.offset - place.first) / place.ratio, true);
     }
   }
-  scatter_bits(o.bytes, place.data, a.offset, delta, active, x.bits);
+  scatter_bits(o, place.data, a.offset, delta, active, x.bits);
   stats_.accesses += lane_count(active);
 }
 

@@ -45,7 +45,7 @@ void Interpreter::note_memory(const Warp& w, const Leaf& f, const Operand& o, Ma
     const int thread = w.local * kLanes + lane;
     if (watch->thread >= 0 && watch->thread != thread) return;
     note({watch->step, f.origin, block_of(w), thread, element_text(o.buffer, at), o.dtype,
-          load_bits(place.data + at * o.bytes, o.bytes), false});
+          load_element(o.dtype, place.data, at), false});
   };
   if (f.bulk) {
     std::vector<std::int64_t> to;

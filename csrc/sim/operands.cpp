@@ -137,7 +137,7 @@ Operand compile_operand(const lower::AtomCall& call, const lower::Operand& ref, 
     o.cut = m->valid_values.has_value();
     if (o.cut) o.valid = code.plans->compile(*m->valid_values);
     if (call.attrs.contains("fill")) o.fill = ir::constant_bits(ir::constant_attr(call.attrs, "fill"), o.dtype);
-    o.align_elems = std::max(1, instance.align_bytes / bytes_of(o.dtype));
+    o.align_elems = std::max(1, 8 * instance.align_bytes / ir::bits(o.dtype));
   } else if (const auto* i = std::get_if<lower::ImmRef>(&ref)) {
     o.kind = Operand::Kind::Constant;
     o.dtype = i->dtype;
@@ -556,7 +556,7 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
     case atoms::Kind::Ternary:
       if (together) unsupported(call, origin, "a pointwise operation of several threads");
       pointwise(leaf, call, origin);
-      if (leaf.op.op == Op::Bitcast && leaf.out.front().bytes != leaf.in.front().bytes) {
+      if (leaf.op.op == Op::Bitcast && ir::bits(leaf.out.front().dtype) != ir::bits(leaf.in.front().dtype)) {
         leaf.regroups = true;
         break;
       }

@@ -39,7 +39,7 @@ void Interpreter::read_index(Warp& w, const SetCode& set, Lanes& to, const ir::S
   const auto r = static_cast<std::size_t>(set.from);
   const ir::ScalarType type = code_.register_types[r];
   const int bytes = bytes_of(type);
-  const int shift = 64 - 8 * bytes;
+  const int shift = 64 - (ir::is_packed(type) ? 4 : 8 * bytes);
   const bool is_signed = ir::info(type).cls == ir::ScalarInfo::Class::Signed;
   for (Mask m = w.active; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);

@@ -148,11 +148,13 @@ class Counter {
     for (std::size_t v = 0; v < o.deltas.size();) {
       std::size_t end = v + 1;
       while (end < o.deltas.size() && o.deltas[end] == o.deltas[end - 1] + 1 &&
-             static_cast<int>(end + 1 - v) * o.bytes <= 16 && (o.lanes.empty() || o.lanes[end] == o.lanes[v])) {
+             static_cast<int>(end + 1 - v) * ir::bits(o.dtype) <= 128 &&
+             (o.lanes.empty() || o.lanes[end] == o.lanes[v])) {
         ++end;
       }
-      a.vectors.push_back({v, static_cast<int>(end - v),
-                           row(f, o, index, writes, lowered, output, static_cast<int>(end - v) * o.bytes)});
+      a.vectors.push_back(
+          {v, static_cast<int>(end - v),
+           row(f, o, index, writes, lowered, output, static_cast<int>(end - v) * ir::bits(o.dtype) / 8)});
       v = end;
     }
     vectors_[leaf].push_back(std::move(a));
@@ -203,6 +205,7 @@ class Counter {
     if (o.cut) plans().lanes(o.valid, w.ints, lanes, valid);
     const lower::MemBuffer& b = code_.program->buffers[static_cast<std::size_t>(o.buffer)];
     const std::int64_t base = b.memory == ir::Memory::SH ? b.shared_offset_bytes : 0;
+    const int bits = ir::bits(b.dtype);
     for (const Vector& v : a.vectors) {
       Mask active = lanes;
       if (!o.lanes.empty()) {
@@ -222,7 +225,7 @@ class Counter {
           n = std::clamp<std::int64_t>(valid[static_cast<std::size_t>(l)] - static_cast<std::int64_t>(v.first), 0, n);
         if (n == 0) continue;
         const std::int64_t element = offsets[static_cast<std::size_t>(l)] + o.deltas[v.first];
-        pieces_.push_back({l, base + element * o.bytes, static_cast<int>(n) * o.bytes});
+        pieces_.push_back({l, base + element * bits / 8, static_cast<int>(n * bits / 8)});
       }
       if (pieces_.empty()) continue;
       AccessReport& r = out_.rows[v.row];

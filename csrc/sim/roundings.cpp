@@ -31,6 +31,12 @@ Range range_of(ScalarType t) {
       return {4, 8, -9};
     case ScalarType::fp8e5m2:
       return {3, 15, -16};
+    case ScalarType::fp6e2m3:
+      return {4, 2, -3};
+    case ScalarType::fp6e3m2:
+      return {3, 4, -4};
+    case ScalarType::fp4e2m1:
+      return {2, 2, -1};
     default:
       return {0, 0, 0};  // no float: its values are what their maker says
   }

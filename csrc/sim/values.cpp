@@ -26,6 +26,7 @@ struct Format {
   bool has_inf;       // false: e4m3, whose largest exponent holds numbers and one NaN
   std::uint64_t nan;  // the canonical one
   bool saturate;      // conversions to it never overflow to infinity
+  bool has_nan = true;
 };
 
 constexpr Format kHalf{5, 10, true, 0x7fff, false};
@@ -33,6 +34,10 @@ constexpr Format kBfloat{8, 7, true, 0x7fff, false};
 constexpr Format kFloat{8, 23, true, 0x7fffffff, false};
 constexpr Format kE4M3{4, 3, false, 0x7f, true};
 constexpr Format kE5M2{5, 2, true, 0x7f, true};
+// PTX ISA, cvt: a NaN becomes the largest number.
+constexpr Format kE2M3{2, 3, false, 0x1f, true, false};
+constexpr Format kE3M2{3, 2, false, 0x1f, true, false};
+constexpr Format kE2M1{2, 1, false, 0x7, true, false};
 
 const Format& format_of(ScalarType t) {
   switch (t) {
@@ -44,6 +49,12 @@ const Format& format_of(ScalarType t) {
       return kE4M3;
     case ScalarType::fp8e5m2:
       return kE5M2;
+    case ScalarType::fp6e2m3:
+      return kE2M3;
+    case ScalarType::fp6e3m2:
+      return kE3M2;
+    case ScalarType::fp4e2m1:
+      return kE2M1;
     default:
       return kFloat;
   }
@@ -55,7 +66,7 @@ double decode_float(const Format& f, std::uint64_t bits) {
   const int e = static_cast<int>(bits >> f.mantissa) & ((1 << f.exponent) - 1);
   const bool negative = (bits >> (f.exponent + f.mantissa) & 1) != 0;
   double v = 0;
-  if (e == (1 << f.exponent) - 1 && (f.has_inf || m == (1 << f.mantissa) - 1)) {
+  if (e == (1 << f.exponent) - 1 && (f.has_inf || (f.has_nan && m == (1 << f.mantissa) - 1))) {
     v = f.has_inf && m == 0 ? std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
   } else {
     v = e == 0 ? std::ldexp(m, 1 - bias - f.mantissa)
@@ -70,7 +81,7 @@ std::uint64_t encode_float(const Format& f, double x, bool toward_zero = false) 
   const std::uint64_t sign = static_cast<std::uint64_t>(std::signbit(x)) << (f.exponent + f.mantissa);
   const double a = std::fabs(x);
   const std::uint64_t top = f.has_inf ? ((std::uint64_t{1} << f.exponent) - 1) << f.mantissa
-                                      : (std::uint64_t{1} << (f.exponent + f.mantissa)) - 1;
+                                      : (std::uint64_t{1} << (f.exponent + f.mantissa)) - (f.has_nan ? 1 : 0);
   if (std::isinf(a)) return sign | (f.saturate ? top - 1 : top);
   if (a == 0) return sign;
   int e = std::ilogb(a);
@@ -304,8 +315,9 @@ void load_ints(ScalarType t, const void* in, std::uint64_t* out) {
 }
 void store_ints(ScalarType t, const std::uint64_t* in, void* out) {
   const int n = bytes_of(t);
+  const std::uint64_t used = ~std::uint64_t{0} >> (64 - ir::bits(t));
   for (int l = 0; l < kLanes; ++l) {
-    const std::uint64_t v = t == ScalarType::pred ? static_cast<std::uint64_t>(in[l] != 0) : in[l];
+    const std::uint64_t v = t == ScalarType::pred ? static_cast<std::uint64_t>(in[l] != 0) : in[l] & used;
     store_bits(static_cast<char*>(out) + l * n, n, v);
   }
 }
@@ -324,6 +336,7 @@ void cast(ScalarType from, ScalarType to, bool toward_zero, const void* x, void*
   }
   const int n = bytes_of(from);
   const int m = bytes_of(to);
+  const std::uint64_t used = ~std::uint64_t{0} >> (64 - ir::bits(to));
   for (int l = 0; l < kLanes; ++l) {
     const std::uint64_t bits = load_bits(static_cast<const char*>(x) + l * n, n);
     std::uint64_t r = 0;
@@ -353,7 +366,7 @@ void cast(ScalarType from, ScalarType to, bool toward_zero, const void* x, void*
       r = to == ScalarType::pred ? static_cast<std::uint64_t>(bits != 0)
                                  : static_cast<std::uint64_t>(decode_int(from, bits));
     }
-    store_bits(static_cast<char*>(d) + l * m, m, r);
+    store_bits(static_cast<char*>(d) + l * m, m, r & used);
   }
 }
 
@@ -365,6 +378,17 @@ std::uint64_t load_bits(const void* p, int bytes) {
   return v;
 }
 void store_bits(void* p, int bytes, std::uint64_t bits) { std::memcpy(p, &bits, static_cast<std::size_t>(bytes)); }
+
+std::uint64_t load_element(ScalarType t, const char* base, std::int64_t index) {
+  if (!ir::is_packed(t)) return load_bits(base + index * bytes_of(t), bytes_of(t));
+  return static_cast<std::uint8_t>(base[index / 2]) >> (index % 2 * 4) & 0xfU;
+}
+void store_element(ScalarType t, char* base, std::int64_t index, std::uint64_t bits) {
+  if (!ir::is_packed(t)) return store_bits(base + index * bytes_of(t), bytes_of(t), bits);
+  const auto shift = static_cast<unsigned>(index % 2 * 4);
+  const unsigned kept = static_cast<std::uint8_t>(base[index / 2]) & ~(0xfU << shift);
+  base[index / 2] = static_cast<char>(kept | static_cast<unsigned>(bits & 0xfU) << shift);
+}
 
 bool is_float(ScalarType t) { return ir::info(t).cls == ir::ScalarInfo::Class::Float; }
 bool is_signed(ScalarType t) { return ir::info(t).cls == ir::ScalarInfo::Class::Signed; }

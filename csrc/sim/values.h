@@ -11,7 +11,10 @@
 
 namespace graphene::sim {
 
-[[nodiscard]] inline int bytes_of(ir::ScalarType t) { return ir::bits(t) / 8; }
+// Of an element in a register. In memory elements of 4 bits share bytes.
+[[nodiscard]] inline int bytes_of(ir::ScalarType t) { return ir::is_packed(t) ? 1 : ir::bits(t) / 8; }
+[[nodiscard]] std::uint64_t load_element(ir::ScalarType t, const char* base, std::int64_t index);
+void store_element(ir::ScalarType t, char* base, std::int64_t index, std::uint64_t bits);
 
 // One element. Integers saturate where the value does not fit; floats round to nearest even.
 [[nodiscard]] double decode(ir::ScalarType t, std::uint64_t bits);

@@ -14,9 +14,9 @@ constexpr std::int64_t kWideBytes = 16;
 std::string bytes_text(std::int64_t n) { return std::to_string(n) + (n == 1 ? " byte" : " bytes"); }
 
 // The largest power of two up to 16 bytes that divides n elements; of 0: 16.
-std::int64_t aligned_bytes(std::int64_t elems, std::int64_t element_bytes) {
+std::int64_t aligned_bytes(std::int64_t elems, std::int64_t element_bits) {
   if (elems == 0) return kWideBytes;
-  return std::gcd(elems * element_bytes, kWideBytes);
+  return std::gcd(elems * element_bits / 8, kWideBytes);
 }
 
 // The strides of a view's modes of more than one element.
@@ -65,9 +65,9 @@ std::vector<std::pair<std::string, std::string>> width_limits(const lower::AtomC
                                                               const ir::Tensor& view, const lower::MemBuffer& buffer,
                                                               bool named) {
   std::vector<std::pair<std::string, std::string>> out;
-  const std::int64_t element = std::max(ir::bits(buffer.dtype) / 8, 1);
+  const std::int64_t bits = ir::bits(buffer.dtype);
   const auto values = static_cast<std::int64_t>(ref.deltas.size());
-  const std::int64_t wide = kWideBytes / element;
+  const std::int64_t wide = 8 * kWideBytes / bits;
   const auto say = [&](const char* what, std::string text) { out.emplace_back(what, std::move(text)); };
 
   const bool spread = std::adjacent_find(ref.deltas.begin(), ref.deltas.end(),
@@ -81,11 +81,11 @@ std::vector<std::pair<std::string, std::string>> width_limits(const lower::AtomC
                           " elements apart: let its last mode run along the mode of stride 1");
   } else if (!unit) {
     say("contiguity", buffer.buffer->name + " has no mode of stride 1");
-  } else if (length != 0 && length * element < kWideBytes) {
-    say("contiguity", buffer.buffer->name + " has rows of " + bytes_text(length * element) + " only");
+  } else if (length != 0 && length * bits / 8 < kWideBytes) {
+    say("contiguity", buffer.buffer->name + " has rows of " + bytes_text(length * bits / 8) + " only");
   }
   if (!spread && values < wide) {
-    const std::string takes = call.atom->atom.name + " takes " + bytes_text(values * element);
+    const std::string takes = call.atom->atom.name + " takes " + bytes_text(values * bits / 8);
     if (call.atom->atom.kind != atoms::Kind::Move) {
       say("atom", takes + ": move a vector to registers first");
     } else if (named) {
@@ -97,7 +97,7 @@ std::vector<std::pair<std::string, std::string>> width_limits(const lower::AtomC
   }
   for (const Expr& stride : buffer.buffer->layout.stride().leaves()) {
     const std::int64_t d = sym::divisor(stride);
-    if (stride.is_const(1) || stride.is_const(0) || aligned_bytes(d, element) == kWideBytes) continue;
+    if (stride.is_const(1) || stride.is_const(0) || aligned_bytes(d, bits) == kWideBytes) continue;
     const bool known = stride.is_const();
     say("alignment", "rows of " + buffer.buffer->name + " start " + stride.str() + " elements apart" +
                          (known ? ": pad them to a multiple of " + std::to_string(wide)
@@ -110,16 +110,16 @@ std::vector<std::pair<std::string, std::string>> width_limits(const lower::AtomC
   }
   if (const Swizzle& s = buffer.buffer->swizzle; !s.trivial()) {
     const int base = std::min(s.base, s.base + std::min(s.shift, 0));
-    const std::int64_t together = (std::int64_t{1} << base) * element;
+    const std::int64_t together = (std::int64_t{1} << base) * bits / 8;
     if (together < kWideBytes) {
       say("swizzle", "the swizzle keeps " + bytes_text(together) + " together: use gr.swizzle(row, dtype)");
     }
   }
   if (const auto run = bounded_run(view, buffer.buffer->layout)) {
-    const std::int64_t whole = aligned_bytes(sym::divisor(*run), element);
+    const std::int64_t whole = aligned_bytes(sym::divisor(*run), bits);
     if (whole < kWideBytes) {
       say("bounds", "the end " + run->str() + " may cut a vector: it is proven a multiple of " +
-                        std::to_string(whole / element) + (whole == element ? " element" : " elements") +
+                        std::to_string(8 * whole / bits) + (8 * whole == bits ? " element" : " elements") +
                         " only (multiple_of=), or copy by an atom that takes partial vectors");
     }
   }

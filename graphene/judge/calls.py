@@ -12,13 +12,13 @@ import numpy as np
 from graphene import _core
 from graphene.judge.conditions import Conditions
 from graphene.judge.covering import Covering, DataCovering
-from graphene.judge.data import KINDS, Laid, draw, draw_integers, lay, strides_of
-from graphene.judge.formats import as_scalar, decode, is_float, storage
+from graphene.judge.data import KINDS, Laid, draw, draw_integers, laid_as, lay, strides_of
+from graphene.judge.formats import as_scalar, decode, is_float, is_packed, range_of
 from graphene.judge.memory import room
 from graphene.judge.numbers import Numbers, sizes_of, statements, threads_of
 from graphene.judge.signature import Argument, Facts, Parameter, Signature
 from graphene.judge.turning import turning
-from graphene.judge.verdict import as_double
+from graphene.judge.verdict import as_double, axis_of_bytes
 from graphene.judge.work import Work
 from graphene.promise import Arguments
 
@@ -396,7 +396,7 @@ def of_arguments(kernel: Recorded, program: Any, args: tuple[Any, ...]) -> tuple
         tensors = []
         for t in x if a.count is not None else [x]:
             y = as_double(t, a.dtype)
-            mine = Laid(y.shape, element_strides(t, y), a, False)
+            mine = laid_as(a.dtype)(y.shape, element_strides(t, y, a.dtype), a, False)
             if a.role == "output":
                 y = np.full(y.shape, math.nan if is_float(a.dtype) else 0)
             mine.put(y)
@@ -410,8 +410,16 @@ def of_arguments(kernel: Recorded, program: Any, args: tuple[Any, ...]) -> tuple
     return Made(laid, scalars, values, before), Call(sizes, "given", floats, False, 0, 0)
 
 
-def element_strides(x: Any, like: Any) -> tuple[int, ...]:
+def element_strides(x: Any, like: Any, dtype: str = "") -> tuple[int, ...]:
     """The strides of a caller's array, in elements; those of `like` if it does not give them."""
+    strides = _array_strides(x, like)
+    if not is_packed(dtype):
+        return strides
+    line = axis_of_bytes(x)
+    return tuple(s if i == line else 2 * s for i, s in enumerate(strides))
+
+
+def _array_strides(x: Any, like: Any) -> tuple[int, ...]:
     if hasattr(x, "detach"):
         return tuple(x.stride())
     strides = getattr(x, "strides", None)
@@ -428,5 +436,4 @@ def _all(x: Any) -> list[Any]:
 def _facts_of(dtype: str) -> Facts:
     if is_float(dtype):
         _core.fail("SIM_ARGUMENT", "a size that is not an integer", [])
-    info = np.iinfo(storage(dtype))
-    return Facts(int(info.min), int(info.max), 1)
+    return Facts(*range_of(dtype), 1)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphene import _core
-from graphene.judge.formats import encode, is_float, storage
+from graphene.judge.formats import encode, is_float, is_packed, join, range_of, split, storage
 from graphene.judge.signature import Argument, Facts, Signature, evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["KINDS", "Laid", "draw", "draw_integers", "given_of", "lay", "strides_of"]
+__all__ = ["KINDS", "Laid", "draw", "draw_integers", "given_of", "laid_as", "lay", "strides_of"]
 
 KINDS = ("normal", "positive", "rising", "falling", "constant", "whole", "tiny", "large", "spike", "cold", "peak",
          "pit", "uneven", "infinite", "undefined")  # fmt: skip
@@ -79,18 +79,18 @@ def draw_integers(
     """Integers: small ones, or any of 8 bits, or any if the kernel shifts `bits`; if it reads indices from data, any
     that its facts allow.
     """
-    info = np.iinfo(storage(dtype)) if dtype != "pred" else None
-    if info is None:
+    if dtype == "pred":
         return rng.integers(0, 2, shape)
-    if info.bits <= 8 and kind != "whole":
-        return rng.integers(info.min, info.max + 1, shape)
-    if info.bits >= 32 and facts:
+    width, (low, high) = _core.dtype(dtype).bits, range_of(dtype)
+    if width <= 8 and kind != "whole":
+        return rng.integers(low, high + 1, shape)
+    if width >= 32 and facts:
         step = math.lcm(*(f.multiple_of for f in facts))
         least = -(-max(f.least for f in facts) // step)
         most = max(min(f.most for f in facts) // step, least)
         return rng.integers(least, min(most, least + 63) + 1, shape) * step
-    if bits and kind != "whole" and info.bits <= 32:
-        return rng.integers(info.min, int(info.max) + 1, shape)
+    if bits and kind != "whole" and width <= 32:
+        return rng.integers(low, high + 1, shape)
     return rng.integers(0, 9, shape)
 
 
@@ -99,48 +99,85 @@ class Laid:
 
     def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], argument: Argument, odd: bool) -> None:
         self.dtype = argument.dtype
+        self._shape, self._steps = shape, strides  # in elements
         kind = storage(argument.dtype)
+        shape, strides = self._of_array()
         elements = 1 + sum((n - 1) * abs(s) for n, s in zip(shape, strides, strict=True)) if math.prod(shape) else 1
         align = max(argument.align_bytes, kind.itemsize)
         raw = np.zeros(elements * kind.itemsize + 3 * align, np.uint8)
         start = -raw.ctypes.data % (2 * align) + (align if odd else 0)  # aligned as declared, and no more than that
         self.memory = raw[start : start + elements * kind.itemsize].view(kind)
         self.memory[...] = encode(math.nan, self.dtype) if is_float(self.dtype) else 0
-        self._shape, self._strides = shape, [s * kind.itemsize for s in strides]
-        self.view = np.lib.stride_tricks.as_strided(self.memory, shape, self._strides)
+        self._array = np.lib.stride_tricks.as_strided(self.memory, shape, [s * kind.itemsize for s in strides])
+
+    def _of_array(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The array's shape and strides."""
+        return self._shape, self._steps
+
+    @property
+    def view(self) -> Any:
+        """The tensor's elements as an array of their bits."""
+        return self._array
 
     def copy(self) -> Laid:
         """The same tensor in memory of its own."""
-        out = Laid.__new__(Laid)
-        out.dtype, out.memory = self.dtype, self.memory.copy()
-        out._shape, out._strides = self._shape, self._strides
-        out.view = np.lib.stride_tricks.as_strided(out.memory, self._shape, self._strides)
+        out = type(self).__new__(type(self))
+        out.__dict__.update(self.__dict__, memory=self.memory.copy())
+        out._array = np.lib.stride_tricks.as_strided(out.memory, self._array.shape, self._array.strides)
         return out
 
     def part(self, mask: bytes) -> Any:
         """The tensor's part of an array with a byte for each element in memory."""
         flat = np.frombuffer(mask, np.uint8)
-        if not self.view.size:
+        if not self._array.size:
             return np.zeros(self._shape, bool)
-        strides = [s // self.memory.itemsize for s in self._strides]
-        return np.lib.stride_tricks.as_strided(flat, self._shape, strides) != 0
+        return np.lib.stride_tricks.as_strided(flat, self._shape, self._steps) != 0
 
     def put(self, values: Any) -> None:
         """Writes doubles or integers, rounded to the type."""
-        self.view[...] = encode(values, self.dtype)
+        self._array[...] = encode(values, self.dtype)
 
     @property
     def given(self) -> Any:
         """The argument that is passed to the kernel."""
-        return given_of(self.view, self.dtype)
+        return given_of(self._array, self.dtype)
 
     def between(self, before: Any) -> bool:
         """Whether the bytes between the lines are unchanged since ``before``."""
-        now = self.memory.copy()
-        strides = self.view.strides
-        np.lib.stride_tricks.as_strided(now, self.view.shape, strides)[...] = np.lib.stride_tricks.as_strided(
-            before, self.view.shape, strides)  # fmt: skip
+        now, (shape, strides) = self.memory.copy(), (self._array.shape, self._array.strides)
+        np.lib.stride_tricks.as_strided(now, shape, strides)[...] = np.lib.stride_tricks.as_strided(
+            before, shape, strides)  # fmt: skip
         return bool((now.view(np.uint8) == before.view(np.uint8)).all())
+
+
+class LaidPairs(Laid):
+    """A tensor whose elements share bytes: `memory` holds the bytes, and `view` is a copy of the elements' bits.
+
+    The mode of stride 1 has an even size, and all other strides are even.
+    """
+
+    @property
+    def _axis(self) -> int:
+        lines = [i for i, (n, s) in enumerate(zip(self._shape, self._steps, strict=True)) if s == 1 and n > 1]
+        return lines[0] if lines else len(self._shape) - 1
+
+    def _of_array(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return (tuple(n // 2 if i == self._axis else n for i, n in enumerate(self._shape)),
+                tuple(s if i == self._axis else s // 2 for i, s in enumerate(self._steps)))  # fmt: skip
+
+    @property
+    def view(self) -> Any:
+        """The tensor's elements as an array of their bits."""
+        return split(self._array, self._axis)
+
+    def put(self, values: Any) -> None:
+        """Writes doubles or integers, rounded to the type."""
+        self._array[...] = join(encode(values, self.dtype), self._axis)
+
+
+def laid_as(dtype: str) -> type[Laid]:
+    """The class of tensors with elements of a type."""
+    return LaidPairs if is_packed(dtype) else Laid
 
 
 def given_of(view: Any, dtype: str) -> Any:
@@ -201,6 +238,7 @@ def lay(signature: Signature, argument: Argument, sizes: Mapping[str, int], odd:
     """An argument's memory at some sizes and strides."""
     shape = signature.shape(argument, sizes)
     strides = tuple(evaluate(s, sizes) for s in argument.strides)
+    of = laid_as(argument.dtype)
     if argument.count is None:
-        return Laid(shape, strides, argument, odd)
-    return [Laid(shape, strides, argument, odd) for _ in range(argument.count)]
+        return of(shape, strides, argument, odd)
+    return [of(shape, strides, argument, odd) for _ in range(argument.count)]

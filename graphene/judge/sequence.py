@@ -17,8 +17,8 @@ import numpy as np
 from graphene import _core, promise
 from graphene.errors import LaunchError, SimulationError
 from graphene.judge.calls import Call, CallPlan, Drawn, Made, element_strides
-from graphene.judge.data import Laid, given_of
-from graphene.judge.formats import as_scalar, decode, is_float, storage
+from graphene.judge.data import Laid, given_of, laid_as
+from graphene.judge.formats import as_scalar, decode, is_float, range_of
 from graphene.judge.memory import SMALL_BYTES, left
 from graphene.judge.numbers import Divided, Numbers
 from graphene.judge.runs import JudgedCall, Runner
@@ -296,8 +296,8 @@ class Sequence:
                 _refuse(f"there is no array {use.tensor}", f"got: {', '.join(arrays)}")
             x, a = arrays[use.tensor], use.argument
             y = as_double(x, a.dtype)
-            strides = element_strides(x, y)
-            t = laid[use.tensor] = Laid(y.shape, strides, replace(a, align_bytes=_ALIGN_BYTES), False)
+            strides = element_strides(x, y, a.dtype)
+            t = laid[use.tensor] = laid_as(a.dtype)(y.shape, strides, replace(a, align_bytes=_ALIGN_BYTES), False)
             t.put(y) if a.role != "output" else _unwritten(t)
             values[use.tensor] = decode(t.view, a.dtype)
         for mine, s in zip(self.numbers_of, self.signatures, strict=True):
@@ -328,8 +328,8 @@ def _unwritten(t: Laid) -> None:
     if is_float(t.dtype):
         t.put(np.full(t.view.shape, math.nan))
     else:
-        info = np.iinfo(storage(t.dtype)) if t.dtype != "pred" else None
-        t.put(np.full(t.view.shape, 1 if info is None else min(_NO_INDEX, int(info.max)), np.int64))
+        most = 1 if t.dtype == "pred" else min(_NO_INDEX, range_of(t.dtype)[1])
+        t.put(np.full(t.view.shape, most, np.int64))
 
 
 class SequencePlan(CallPlan):

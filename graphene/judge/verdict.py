@@ -11,7 +11,7 @@ from graphene import _core
 from graphene import promise as _promise
 from graphene.errors import GrapheneError
 from graphene.judge.bounded import FP32, TINY, Bounded, bounded, finite, rounding_unit, size
-from graphene.judge.formats import Format, as_scalar, format_of, is_float, nearest
+from graphene.judge.formats import Format, as_scalar, decode, format_of, is_float, is_packed, nearest, split
 from graphene.judge.signature import Argument, Signature
 from graphene.simulate import simulate
 
@@ -272,8 +272,21 @@ def doubles(kernel: Recorded, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
+def axis_of_bytes(x: Any) -> int:
+    """The dimension of an array of bytes along which they lie next to each other; of several the last one."""
+    strides = tuple(x.stride() if hasattr(x, "detach") else x.strides)
+    lines = [i for i, s in enumerate(strides) if s == 1]
+    return max(lines, key=lambda i: (x.shape[i] > 1, i), default=len(strides) - 1)
+
+
 def as_double(x: Any, dtype: str) -> Any:
-    """An array or CPU tensor as float64, or as int64 for an integer type; always a copy."""
+    """An array or CPU tensor as float64, or as int64 for an integer type; always a copy.
+
+    Of elements that share bytes an array holds the bytes.
+    """
+    if is_packed(dtype):
+        line = axis_of_bytes(x)
+        return decode(split(x.detach().numpy() if hasattr(x, "detach") else x, line), dtype)
     if hasattr(x, "detach"):
         x = x.detach()
         x = (x.double() if is_float(dtype) else x.long()).numpy()

@@ -14,7 +14,8 @@ import graphene as gr
 from graphene import _core
 
 THREADS = 32
-SHOWN = {8: "u8", 16: "fp16", 32: "fp32", 64: "fp64"}  # the type that stands for a class of bits
+PACKED = ("i4", "u4", "fp4e2m1")  # elements that share bytes: a thread has two at least
+SHOWN = {4: "u4", 8: "u8", 16: "fp16", 32: "fp32", 64: "fp64"}  # the type that stands for a class of bits
 CALLS = {"UnaryPointwise": gr.unary, "BinaryPointwise": gr.binary, "TernaryPointwise": gr.ternary}
 
 
@@ -37,7 +38,7 @@ class Case:
 def dtype_of(o: gr.AtomOperand) -> str:
     if len(o.dtypes) == 1:
         return o.dtypes[0]
-    return SHOWN[8 * getattr(gr, o.dtypes[0]).bits // 8]
+    return SHOWN[getattr(gr, o.dtypes[0]).bits]
 
 
 def arg(call: Any, name: str, dtype: str, values: int, blocks: int = 1) -> gr.Tensor:
@@ -59,9 +60,10 @@ def copy(dst: gr.Tensor, src: gr.Tensor, atom: Any = None) -> None:
 
 def pointwise(atoms: list[gr.Atom], name: str, blocks: int = 1) -> Case:
     first = atoms[0]
-    ins = [(dtype_of(o), o.values) for n, o in first.operands.items() if n not in first.outputs]
+    times = 2 if any(dtype_of(o) in PACKED and o.values == 1 for o in first.operands.values()) else 1
+    ins = [(dtype_of(o), times * o.values) for n, o in first.operands.items() if n not in first.outputs]
     out = first.operands[first.outputs[0]]
-    outs = [(dtype_of(out), out.values)] * len(atoms)
+    outs = [(dtype_of(out), times * out.values)] * len(atoms)
     update = out.access == "update"
     with gr.Kernel("conformance") as kernel:
         given = [*ins, *([outs[0]] if update else [])]
@@ -82,7 +84,9 @@ def pointwise(atoms: list[gr.Atom], name: str, blocks: int = 1) -> Case:
                     copy(result, own(xs[-1], t, n))
                 gr.matmul(result, *rs, atom=atom, accumulate=accumulate)
             else:
-                CALLS[atom.kind](atom.attrs["op"][0], result, *rs, atom=atom)
+                for j in range(times):
+                    one = [r[j] if times > 1 else r for r in (result, *rs)]
+                    CALLS[atom.kind](atom.attrs["op"][0], *one, atom=atom)
             copy(own(ys[i], t, n), result)
     return Case(name, kernel, atoms, [*ins, *([outs[0]] if update else [])], outs)
 
@@ -90,8 +94,8 @@ def pointwise(atoms: list[gr.Atom], name: str, blocks: int = 1) -> Case:
 def moves(atom: gr.Atom) -> Case:
     """global -> registers -> (shared -> registers ->) global, the entry at its place among default moves."""
     o, i = atom.operands[atom.outputs[0]], atom.operands["src"]
-    dtype, n = dtype_of(o), o.values
-    way = (o.memories[0], i.memories[0])
+    dtype, n, way = dtype_of(o), o.values, (o.memories[0], i.memories[0])
+    times, n = (2, 2) if dtype in PACKED and n == 1 else (1, n)
     with gr.Kernel("conformance") as kernel:
         x, y = arg(gr.input, "x0", dtype, n), arg(gr.output, "y0", dtype, n)
         gr.blocks(1)
@@ -104,7 +108,8 @@ def moves(atom: gr.Atom) -> Case:
             gr.barrier()
             copy(s, own(shared, t, n), atom if way[1] == "SH" else None)
         elif way == ("RF", "RF"):
-            copy(s, r, atom)
+            for j in range(times):
+                copy(s[j] if times > 1 else s, r[j] if times > 1 else r, atom)
         else:
             s = r
         copy(own(y, t, n), s, atom if way[0] == "GL" else None)
@@ -242,14 +247,16 @@ def contended(atom: gr.Atom, blocks: int) -> Case:
 
 def inits(atom: gr.Atom) -> Case:
     dtype = dtype_of(atom.operands["dst"])
+    n = 2 if dtype in PACKED else 1
     with gr.Kernel("conformance") as kernel:
-        y = arg(gr.output, "y0", dtype, 1)
+        y = arg(gr.output, "y0", dtype, n)
         gr.blocks(1)
         (t,) = gr.threads(THREADS).indices()
-        r = registers("r", dtype, 1)
-        gr.init(r, 3, atom=atom)
-        copy(y[t, 0], r)
-    return Case(atom.name, kernel, [atom], [], [(dtype, 1)])
+        r = registers("r", dtype, n)
+        for j in range(n):
+            gr.init(r[j] if n > 1 else r, 3, atom=atom)
+        copy(own(y, t, n), r)
+    return Case(atom.name, kernel, [atom], [], [(dtype, n)])
 
 
 def shuffles(atom: gr.Atom) -> Case:

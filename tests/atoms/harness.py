@@ -19,8 +19,8 @@ CONSTRAINT_TYPES = {"h": "u16", "r": "u32", "l": "u64", "f": "float", "d": "doub
 C_TYPES = {"fp16": "half", "fp32": "float", "tf32": "float", "fp64": "double", "pred": "bool", "bf16": "bfloat16"}
 BITS = {"fp16": 16, "bf16": 16, "fp32": 32, "tf32": 32, "fp64": 64, "fp8e4m3": 8, "fp8e5m2": 8, "pred": 8}
 BITS |= {f"{s}{n}": n for s in "iu" for n in (8, 16, 32, 64)}
-BITS |= {"mbar": 64}
-C_TYPES |= {"fp8e4m3": "u8", "fp8e5m2": "u8"}
+BITS |= {"mbar": 64, "i4": 4, "u4": 4, "fp4e2m1": 4, "fp6e2m3": 8, "fp6e3m2": 8}
+C_TYPES |= dict.fromkeys(("fp8e4m3", "fp8e5m2", "fp6e2m3", "fp6e3m2", "fp4e2m1", "u4"), "u8") | {"i4": "i8"}
 
 
 def has_compiler(arch: str) -> bool:

@@ -16,6 +16,7 @@ import graphene as gr
 
 STORED = {"fp16": "float16", "fp32": "float32", "tf32": "float32", "fp64": "float64", "pred": "bool"}
 STORED |= {"bf16": "uint16", "fp8e4m3": "uint8", "fp8e5m2": "uint8"}
+STORED |= dict.fromkeys(("i4", "u4", "fp4e2m1", "fp6e2m3", "fp6e3m2"), "uint8")
 STORED |= {f"{s}{n}": f"{'u' * (s == 'u')}int{n}" for s in "iu" for n in (8, 16, 32, 64)}
 
 
@@ -40,11 +41,25 @@ FORMATS = {
     "fp64": Format(53, 11, float.fromhex("0x1.fffffffffffffp1023")),
     "fp8e4m3": Format(4, 4, 448.0),
     "fp8e5m2": Format(3, 5, 57344.0),
+    "fp6e2m3": Format(4, 2, 7.5),
+    "fp6e3m2": Format(3, 3, 28.0),
+    "fp4e2m1": Format(2, 2, 6.0),
 }
+PACKED = ("i4", "u4", "fp4e2m1")  # two in a byte, the first in its low bits
+FINITE = ("fp4e", "fp6e")  # without infinity and NaN: their largest number stands for both
 
 
 def decode(dtype: str, raw: np.ndarray) -> np.ndarray:
     """Doubles, or integers as they are."""
+    if dtype in PACKED:
+        raw = np.stack([raw & 15, raw >> 4], -1).reshape(*raw.shape[:-1], -1)
+    if dtype in ("i4", "u4"):
+        return raw.astype(np.int64) - 16 * (raw > 7) if dtype == "i4" else raw.astype(np.int64)
+    if dtype.startswith(FINITE):
+        f = FORMATS[dtype]
+        e, m = raw >> (f.digits - 1) & (2**f.exponent - 1), raw & (2 ** (f.digits - 1) - 1)
+        x = np.ldexp(np.where(e > 0, m + 2.0 ** (f.digits - 1), m), f.smallest + np.maximum(e, 1).astype(np.int64) - 1)
+        return np.where(raw >> (f.digits + f.exponent - 1) & 1, -x, x)
     if dtype == "bf16":
         return (raw.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     if dtype.startswith("fp8"):
@@ -66,10 +81,15 @@ def decode(dtype: str, raw: np.ndarray) -> np.ndarray:
 def rounded(dtype: str, x: Any, how: str = "rn") -> np.ndarray:
     """The numbers of a type next to x (floats, or exact fractions): to nearest even, "rz" toward zero, "rna" away."""
     f, out = FORMATS[dtype], []
-    saturates = dtype.startswith("fp8") or how == "rz"
+    saturates = dtype.startswith(("fp8", *FINITE)) or how == "rz"
     for v in np.asarray(x, object).ravel():
+        if dtype.startswith(FINITE) and v != v:
+            out.append(f.largest)
+            continue
         if not isinstance(v, Fraction) and not math.isfinite(v):
-            out.append(math.copysign(f.largest, v) if dtype.startswith("fp8") and math.isinf(v) else float(v))
+            out.append(
+                math.copysign(f.largest, v) if dtype.startswith(("fp8", *FINITE)) and math.isinf(v) else float(v)
+            )
             continue
         exact = abs(Fraction(v))
         negative = v < 0 or (v == 0 and not isinstance(v, Fraction) and math.copysign(1, v) < 0)
@@ -87,17 +107,25 @@ def rounded(dtype: str, x: Any, how: str = "rn") -> np.ndarray:
 
 def encode(dtype: str, x: np.ndarray) -> np.ndarray:
     """The stored form of numbers, rounded to nearest even."""
+    if dtype in ("i4", "u4"):
+        return _joined(np.asarray(x).astype(np.int64).astype(np.uint8) & 15)
     if dtype not in FORMATS:
         return np.asarray(x).astype(STORED[dtype])
     y = rounded(dtype, np.asarray(x, np.float64))
     if dtype == "bf16":
         return (y.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    if dtype.startswith("fp8"):
-        table = decode(dtype, np.arange(256, dtype=np.uint8))
+    if dtype.startswith(("fp8", *FINITE)):
+        codes = np.arange(16 if dtype in PACKED else 64 if dtype.startswith("fp6e") else 256, dtype=np.uint8)
+        table = decode(dtype, _joined(codes) if dtype in PACKED else codes)
         match = (table == y[..., None]) & (np.signbit(table) == np.signbit(y)[..., None])
         match |= np.isnan(table) & np.isnan(y)[..., None]
-        return match.argmax(-1).astype(np.uint8)
+        found = match.argmax(-1).astype(np.uint8)
+        return _joined(found) if dtype in PACKED else found
     return y.astype(STORED[dtype])
+
+
+def _joined(codes: np.ndarray) -> np.ndarray:
+    return codes[..., ::2] | codes[..., 1::2] << 4
 
 
 def _fma(*operands: np.ndarray) -> np.ndarray:
@@ -213,6 +241,8 @@ def pointwise(atom: gr.Atom, xs: list[np.ndarray], types: list[str], out: str) -
             if types[0] not in FORMATS:
                 x = np.frompyfunc(lambda v: Fraction(int(v)), 1, 1)(x.astype(object))
             return rounded(out, x, how), 0
+        if out in PACKED:
+            return decode(out, encode(out, x)), 0
         return (x.astype(STORED[out]) if types[0] not in FORMATS else _integers(x, types[0], out)), 0
     if op == "bitcast":
         raw = np.ascontiguousarray(xs[0]).view(STORED[out]).reshape(len(xs[0]), -1)

@@ -236,12 +236,132 @@ void add_integers(std::vector<Atom>& list) {
                   .source = "PTX ISA, comparison and selection: selp"});
 }
 
+// Numbers of 4 and 6 bits, one at a time.
+void add_narrow(std::vector<Atom>& list) {
+  const Param integers = {{"T"}, {{"i4"}, {"u4"}}};
+  const Param wide = {{"D"}, {{"i8"}, {"u8"}, {"i32"}, {"u32"}}};
+  list.push_back({.name = "cvt.${D}.${T}",
+                  .kind = Kind::Unary,
+                  .arch = "sm_70+",
+                  .out = {lvalue(out("d", "[].${D}.RF"))},
+                  .in = {lvalue(in("s", "[].${T}.RF"))},
+                  .attrs = {{"op", {"cast"}}},
+                  .cxx = "$d = (${D})$s;",
+                  .family = {integers, wide},
+                  .doc = "Converts ${T} to ${D}, keeping the low bits.",
+                  .source = kSource});
+  list.push_back({.name = "cvt.${T}.${D}",
+                  .kind = Kind::Unary,
+                  .arch = "sm_70+",
+                  .out = {lvalue(out("d", "[].${T}.RF"))},
+                  .in = {lvalue(in("s", "[].${D}.RF|IMM"))},
+                  .attrs = {{"op", {"cast"}}},
+                  .cxx = "$d = $s;",
+                  .family = {integers, wide},
+                  .doc = "Converts ${D} to ${T}, keeping the low bits.",
+                  .source = kSource});
+  list.push_back({.name = "cvt.rn.f32.${T}",
+                  .kind = Kind::Unary,
+                  .arch = "sm_70+",
+                  .out = {lvalue(out("d", "[].fp32.RF"))},
+                  .in = {lvalue(in("s", "[].${T}.RF"))},
+                  .attrs = {{"op", {"cast"}}, {"round", {"default", "rn"}}},
+                  .cxx = "$d = (float)$s;",
+                  .family = {integers},
+                  .doc = "Converts ${T} to fp32, exactly.",
+                  .source = kSource});
+  // M: bits of the fraction; H: the hidden one; S: of a subnormal number's last place. To them: E: what fp32's exponent
+  // and fraction, cut to M bits, are larger by; R: what cutting leaves; T: the largest.
+  const Param floats = {{"p", "T", "M", "H", "S", "L", "E", "R", "C", "Top", "Least"},
+                        {{"e2m1", "fp4e2m1", "1", "2", "0.5f", "2.0f", "252", "0x1fffffu", "22", "7u", "1.0f"},
+                         {"e2m3", "fp6e2m3", "3", "8", "0.125f", "8.0f", "1008", "0x7ffffu", "20", "31u", "1.0f"},
+                         {"e3m2", "fp6e3m2", "2", "4", "0.0625f", "16.0f", "496", "0xfffffu", "21", "31u", "0.25f"}}};
+  list.push_back({.name = "cvt.f32.${p}",
+                  .kind = Kind::Unary,
+                  .arch = "sm_70+",
+                  .out = {lvalue(out("d", "[].fp32.RF"))},
+                  .in = {lvalue(in("s", "[].${T}.RF"))},
+                  .attrs = {{"op", {"cast"}}, {"round", {"default", "rn"}}},
+                  .cxx = "$d = __${p}_to_float($s);",
+                  .helper = "static __device__ __forceinline__ float __${p}_to_float(u32 s) {\n"
+                            "  u32 e = (s & ${Top}) >> ${M}, m = s & (${H}u - 1);\n"
+                            "  float d = (float)(e == 0 ? m : (${H}u + m) << (e - 1)) * ${S};\n"
+                            "  return s > ${Top} ? -d : d;\n"
+                            "}\n",
+                  .family = {floats},
+                  .doc = "Converts ${T} to fp32, exactly, by several instructions.",
+                  .source = "PTX ISA, alternate floating-point data formats; OCP Microscaling Formats 1.0, 5.3"});
+  list.push_back(
+      {.name = "cvt.rn.satfinite.${p}.f32",
+       .kind = Kind::Unary,
+       .arch = "sm_70+",
+       .out = {lvalue(out("d", "[].${T}.RF"))},
+       .in = {lvalue(in("s", "[].fp32.RF"))},
+       .attrs = {{"op", {"cast"}}, {"round", {"default", "rn"}}},
+       .cxx = "$d = __float_to_${p}($s);",
+       .helper =
+           "static __device__ __forceinline__ u8 __float_to_${p}(float s) {\n"
+           "  if (s != s) return ${Top};\n"
+           "  u32 u = __float_as_uint(s), a = u & 0x7fffffffu;\n"
+           "  float x = __uint_as_float(a);\n"
+           "  u32 d = x < ${Least} ? __float2uint_rn(x * ${L}) : ((a + ${R} + (a >> ${C} & 1)) >> ${C}) - ${E}u;\n"
+           "  return (d > ${Top} ? ${Top} : d) | (u >> 31) * (${Top} + 1);\n"
+           "}\n",
+       .family = {floats},
+       .doc = "Converts fp32 to ${T} by several instructions; what is too large and NaN become the largest.",
+       .source = "PTX ISA, cvt (of sm_100a, with the same results); OCP Microscaling Formats 1.0, 5.3"});
+}
+
+// Eight elements of 4 bits, a word, to four registers of two. A pair's nibbles go to the low ends of the halves of a
+// register; above them the exponent is set of which they are the last places, and what was added is subtracted.
+void add_words(std::vector<Atom>& list) {
+  const auto text = [](const std::string& constants, const std::string& pair) {
+    std::string all = "{.reg .b32 t, b, c; " + constants;
+    for (int k = 0; k < 4; ++k) {
+      const std::string d = "$d[" + std::to_string(k) + "]";
+      std::string one = pair;
+      one.replace(one.find("$d"), 2, d);
+      all += (k == 0 ? "mov.b32 t, $s; " : "shr.u32 t, $s, " + std::to_string(8 * k) + "; ") +
+             std::string("shl.b32 b, t, 12; prmt.b32 b, t, b, 0x7610; ") + one;
+    }
+    return all + "}";
+  };
+  const auto add = [&](const char* to, const char* from, const char* arch, std::string ptx) {
+    const std::string short_name = to == std::string("fp16") ? "f16" : to;
+    list.push_back({.name = "cvt." + short_name + "x8." + from + "x8",
+                    .kind = Kind::Unary,
+                    .arch = arch,
+                    .out = {out("d", std::string("[8].") + to + ".RF", "e8")},
+                    .in = {in("s", std::string("[8].") + from + ".RF", "e8")},
+                    .attrs = {{"op", {"cast"}}, {"round", {"default", "rn"}}},
+                    .ptx = std::move(ptx),
+                    .doc = std::string("Converts eight numbers (") + from + ") of a word to " + to + ", exactly.",
+                    .source = "PTX ISA: prmt, lop3, sub.f16x2, fma.rn.bf16x2"});
+  };
+  add("fp16", "u4", "sm_70+",
+      text("mov.b32 c, 0x64006400; ", "lop3.b32 b, b, 0x000f000f, c, 0xea; sub.f16x2 $d, b, c; "));
+  add("fp16", "i4", "sm_70+",
+      text("mov.b32 c, 0x64086408; ", "lop3.b32 b, b, 0x000f000f, c, 0x6a; sub.f16x2 $d, b, c; "));
+  add("bf16", "u4", "sm_80+",
+      text(".reg .b32 e; mov.b32 c, 0x3f803f80; mov.b32 e, 0xc300c300; ",
+           "lop3.b32 b, b, 0x000f000f, 0x43004300, 0xea; fma.rn.bf16x2 $d, b, c, e; "));
+  add("bf16", "i4", "sm_80+",
+      text(".reg .b32 e; mov.b32 c, 0x3f803f80; mov.b32 e, 0xc308c308; ",
+           "lop3.b32 b, b, 0x000f000f, 0x43084308, 0x6a; fma.rn.bf16x2 $d, b, c, e; "));
+  add("fp16", "fp4e2m1", "sm_70+",
+      text(".reg .b32 e; mov.b32 e, 0x74007400; ",
+           "shl.b32 c, b, 9; and.b32 c, c, 0x0e000e00; shl.b32 b, b, 12; lop3.b32 b, b, 0x80008000, c, 0xea; "
+           "mul.f16x2 $d, b, e; "));
+}
+
 }  // namespace
 
 void convert(std::vector<Atom>& list) {
   add_floats(list);
   add_single_fp8(list);
   add_integers(list);
+  add_narrow(list);
+  add_words(list);
 }
 
 }  // namespace graphene::atoms::subjects

@@ -190,7 +190,9 @@ void memory(std::vector<Atom>& list) {
   add_loads(list);
   add_stores(list);
   add_moves_of_waves(list);
-  const Param elements = {{"E"}, {{"8"}, {"16"}, {"32"}, {"64"}}};
+  const Param elements = {{"E"}, {{"4"}, {"8"}, {"16"}, {"32"}, {"64"}}};
+  const Param places = {{"E", "M"},
+                        {{"4", "RF"}, {"8", "RF|SH|GL"}, {"16", "RF|SH|GL"}, {"32", "RF|SH|GL"}, {"64", "RF|SH|GL"}}};
   list.push_back({.name = "mov/b${E}",
                   .arch = "sm_70+",
                   .out = {lvalue(out("dst", "[].b${E}.RF"))},
@@ -202,11 +204,11 @@ void memory(std::vector<Atom>& list) {
   list.push_back({.name = "init/b${E}",
                   .kind = Kind::Init,
                   .arch = "sm_70+",
-                  .out = {lvalue(out("dst", "[].b${E}.RF|SH|GL"))},
+                  .out = {lvalue(out("dst", "[].b${E}.${M}"))},
                   .attrs = {{"value", {"*const"}}},
                   .guard = Guard::Branch,
                   .cxx = "$dst = $value;",
-                  .family = {elements},
+                  .family = {places},
                   .doc = "Sets one element to a constant.",
                   .source = "PTX ISA, data movement: mov, st"});
 }

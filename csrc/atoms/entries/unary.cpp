@@ -283,7 +283,8 @@ void add_bitcasts(std::vector<Atom>& list) {
                       {"4", "8", "32", "mov.b32 $d, $s;", "mov.b32 $d, $s;"},
                       {"2", "32", "64", "mov.b64 {$d[0], $d[1]}, $s;", "mov.b64 $d, {$s[0], $s[1]};"},
                       {"4", "16", "64", "mov.b64 {$d[0], $d[1]}, $s;", "mov.b64 $d, {$s[0], $s[1]};"},
-                      {"8", "8", "64", "mov.b64 {$d[0], $d[1]}, $s;", "mov.b64 $d, {$s[0], $s[1]};"}}}},
+                      {"8", "8", "64", "mov.b64 {$d[0], $d[1]}, $s;", "mov.b64 $d, {$s[0], $s[1]};"},
+                      {"8", "4", "32", "mov.b32 $d, $s;", "mov.b32 $d, $s;"}}}},
          .doc = splits ? "Takes the bits of a word (${W} bits) as ${N} elements of ${E} bits, the lowest first."
                        : "Takes the bits of ${N} elements of ${E} bits as one word (${W} bits), the first lowest.",
          .source = "PTX ISA, data movement and conversion: mov"});
