@@ -19,6 +19,8 @@ from graphene.ops.gated import gated
 from graphene.ops.group_norm import group_norm
 from graphene.ops.matmul import matmul
 from graphene.ops.norms import layer_norm, rms_norm
+from graphene.ops.packing import pack_awq, pack_gptq, pack_weights, unpack_weights
+from graphene.ops.quantized_linear import quantized_linear
 from graphene.ops.recurrent import lstm_cell, rnn_cell
 from graphene.ops.rotary import rotary
 from graphene.ops.scaled_matmul import scaled_matmul
@@ -38,9 +40,14 @@ __all__ = [
     "log_softmax",
     "lstm_cell",
     "matmul",
+    "pack_awq",
+    "pack_gptq",
+    "pack_weights",
+    "quantized_linear",
     "rms_norm",
     "rnn_cell",
     "rotary",
     "scaled_matmul",
     "softmax",
+    "unpack_weights",
 ]

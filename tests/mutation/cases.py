@@ -41,6 +41,7 @@ from graphene.kernels import (
     rmsnorm_kernel,
     softmax_kernel,
 )
+from graphene.kernels.gemm.weights import WeightsConfig, weights_kernel
 from graphene.kernels.mlp import MlpConfig, mlp_kernel, runs_of
 from graphene.kernels.mlp_sm90 import MlpSm90Config, mlp_sm90
 from graphene.kernels.mlp_sm90 import runs_of as sm90_runs_of
@@ -246,6 +247,29 @@ def _() -> Case:
     config = RotaryConfig((2, 1), 8, "neighbours", vector=8, threads=32)
     given = [normal(0, 1, 40, 2, 8), normal(1, 1, 40, 1, 8), normal(2, 1, 40, 8), normal(3, 1, 40, 8)]
     return Case(rotary_kernel(config), [lambda: [*given, *(np.zeros_like(x) for x in given[:2])]])
+
+
+def weights_case(c: WeightsConfig, M: int, N: int, K: int) -> Case:
+    bits = np.random.default_rng(1)
+    words = bits.integers(-(2**31), 2**31, (N // 16, K // 64, 32 * c.words)).astype(np.int32)
+    x, scale = normal(0, M, K), normal(2, K // c.group, N)
+    more = [bits.integers(0, 17, scale.shape).astype(np.uint8)] * c.zeros + [normal(3, N)] * c.bias
+    return Case(weights_kernel(c), [lambda: [x, words & -0x40404041, scale, *more, np.zeros((M, N), np.float16)]])
+
+
+@case("weights_kernel")
+def _() -> Case:
+    return weights_case(WeightsConfig(zeros=True, bias=True, group=64, tokens=2, warps=(1, 1), stages=2), 9, 48, 256)
+
+
+@case("weights_kernel, without zero points, in a cluster")
+def _() -> Case:
+    return weights_case(WeightsConfig(tiles=1, warps=(1, 1), stages=2, cluster=2), 3, 32, 384)
+
+
+@case("weights_kernel, of fp8")
+def _() -> Case:
+    return weights_case(WeightsConfig(bits=8, tiles=1, warps=(1, 2), stages=2), 3, 32, 256)
 
 
 def softmax_case(tile: RowTile, build: Callable[..., gr.Kernel] = softmax_kernel) -> Case:

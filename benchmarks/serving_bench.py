@@ -1,0 +1,108 @@
+"""Operators that serve and train language models, beside their peers: weights of 4 and 8 bits.
+
+    python benchmarks/serving_bench.py [--json out.json] [--only int4,fp8]
+
+Medians of calls captured in CUDA graphs, in turns, with a cold cache; every result is compared with PyTorch's. `copied`
+is the time in which `copy_` reads and writes as many bytes as the call reads: half of them are read, half written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from figures import has_device, write
+from timing import captured, measure
+
+from graphene import ops
+
+Ways = dict[str, Callable[[], Any]]
+
+
+def copied(read_bytes: int) -> Callable[[], Any]:
+    """A copy that moves so many bytes, half in and half out."""
+    source = torch.empty(read_bytes // 2, dtype=torch.int8, device="cuda")
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.half) -> torch.Tensor:
+    return torch.randn(shape, device="cuda").to(dtype)
+
+
+def linear(theirs: Any, fp8: bool) -> Iterator[tuple[str, Ways]]:
+    """Few tokens times weights of 4 bits in groups of 128, or of fp8 with scales of columns."""
+    for m, n, k in ((16, 4096, 4096), (1, 8192, 8192), (1, 4096, 4096), (1, 28672, 8192), (64, 4096, 4096)):
+        x, plain = normal(m, k), normal(n, k) / 64
+        if fp8:
+            numbers, scale = normal(n, k).to(torch.float8_e4m3fn), (normal(n).abs() + 0.5) / 64
+            wide = numbers.half() * scale[:, None]
+        else:
+            numbers = torch.randint(0, 16, (n, k), device="cuda")
+            scale = (normal(k // 128, n).abs() + 0.5) / 64
+            wide = ((numbers.half() - 8).reshape(n, -1, 128) * scale.T[..., None]).reshape(n, k)
+        weight = ops.pack_weights(numbers)
+        read = weight.nbytes + scale.nbytes + x.nbytes
+        ways: Ways = {
+            "graphene": lambda x=x, w=weight, s=scale: ops.quantized_linear(x, w, s),
+            "cublas_fp16": lambda x=x, w=wide: x @ w.T,
+            "copied": copied(read),
+        }
+        if theirs is not None and not fp8:
+            shifts = torch.arange(0, 32, 4, device="cuda")
+            words = (numbers.T.reshape(-1, 8, n) << shifts[None, :, None]).sum(1).to(torch.int32).contiguous()
+            ways["triton"] = lambda x=x, w=words, s=scale: theirs.int4_linear(x, w, s)
+        del plain
+        yield f"{m}x{n}x{k}", ways
+
+
+def problems(theirs: Any) -> dict[str, Callable[[], Iterator[tuple[str, Ways]]]]:
+    """By name: what yields the problems, each with its ways."""
+    return {"int4": lambda: linear(theirs, fp8=False), "fp8": lambda: linear(theirs, fp8=True)}
+
+
+def one(ways: Ways, repeats: int) -> dict[str, Any]:
+    """The times of a problem's ways. Raises RuntimeError where a result is wrong."""
+    got, want, *_ = (call() for call in ways.values())
+    if not torch.allclose(got.double(), want.double(), rtol=2e-2, atol=2e-2 * float(want.double().abs().max())):
+        raise RuntimeError("another result than PyTorch's")
+    times = measure({way: captured(call) for way, call in ways.items()}, repeats)
+    return {"us": times, "speed": {n: t / times["graphene"] for n, t in times.items() if n != "graphene"}}
+
+
+def main() -> int:
+    """Prints a line of JSON a problem; with --json also writes them all. Returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--only", default="", help="names, with commas")
+    parser.add_argument("--repeats", type=int, default=20)
+    args = parser.parse_args()
+    if not has_device():
+        return 2
+    try:
+        import serving_triton as theirs
+    except ImportError:
+        theirs = None
+    figures: dict[str, Any] = {"benchmark": "serving", "problems": {}}
+    for name, make in problems(theirs).items():
+        if args.only and name not in args.only.split(","):
+            continue
+        for size, ways in make():
+            try:
+                found = one(ways, args.repeats)
+            except Exception as e:  # the others are still measured
+                found = {"error": f"{type(e).__name__}: {e}"[:300]}
+            figures["problems"][f"{name} {size}"] = found
+            torch.cuda.empty_cache()
+            print(json.dumps({f"{name} {size}": found}), flush=True)
+    write(args.json, figures)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
