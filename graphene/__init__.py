@@ -2,6 +2,7 @@
 
 import importlib as _importlib
 import os as _os
+from typing import Any as _Any
 
 from graphene import _checkout as _checkout  # in a checkout that is not built: everything else is the installed one's
 from graphene import _conflict as _conflict  # raises ImportError beside GraphQL's package of this name
@@ -354,12 +355,17 @@ __all__ = [
 ]
 
 
+_COMPILE = "integrations.torch_compile"
+
+
 def __dir__() -> list[str]:
-    return [*__all__, "__version__", "nn", "ops", "plan", "tune"]
+    return [*__all__, "__version__", "compile", "nn", "ops", "plan", "tune"]
 
 
-def __getattr__(name: str) -> object:
-    """``graphene.ops`` and ``nn`` need PyTorch, which importing graphene does not; ``select`` is read when used."""
+def __getattr__(name: str) -> _Any:
+    """``graphene.ops``, ``nn`` and ``compile`` need PyTorch, which importing graphene does not; others wait, too."""
+    if name == "compile":
+        return _importlib.import_module(f"graphene.{_COMPILE}").compile
     if name in ("nn", "ops", "plan", "select", "tune"):
         return _importlib.import_module(f"graphene.{name}")
     raise AttributeError(f"module 'graphene' has no attribute '{name}'")

@@ -86,7 +86,7 @@ GROUPS = (
         "planning",
         "Planning",
         "`graphene.plan`: kernels from a few lines of operators ([explained](../planner.md)).",
-        ("plan",),
+        ("plan", "integrations.torch_compile"),
     ),
     Group(
         "runtime",
