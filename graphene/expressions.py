@@ -25,6 +25,8 @@ from __future__ import annotations
 import builtins
 import functools
 import math
+import operator
+import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from graphene import _core
@@ -216,20 +218,25 @@ def _is_operand(x: Any) -> bool:
     return isinstance(x, (Tensor, Expression))
 
 
-def _check(op: str, x: Any) -> None:
+def plain(x: Any) -> Any:
+    """A NumPy scalar as the Python number that it is; anything else as it stands."""
+    numpy = sys.modules.get("numpy")
+    return x.item() if numpy is not None and isinstance(x, numpy.generic) else x
+
+
+def _check(op: str, x: Any) -> Any:
+    x = plain(x)
     if not (_is_operand(x) or isinstance(x, (IntExpr, int, float))):
         raise TypeError(f"{op}: an operand must be registers, an expression or a number, got {type(x).__name__}")
+    return x
 
 
 def _unary(op: str, x: Any) -> Expression:
-    _check(op, x)
-    return Expression(_UNARY, op, (x,))
+    return Expression(_UNARY, op, (_check(op, x),))
 
 
 def _binary(op: str, x: Any, y: Any) -> Expression:
-    _check(op, x)
-    _check(op, y)
-    return Expression(_BINARY, op, (x, y))
+    return Expression(_BINARY, op, (_check(op, x), _check(op, y)))
 
 
 def _on_array(op: str, x: Any) -> Any:
@@ -239,25 +246,30 @@ def _on_array(op: str, x: Any) -> Any:
     return ON_ARRAYS[op](x)
 
 
-def _of_number(op: str, on_number: Callable[[float], float], x: float) -> float:
-    """The function on a number. Where Python raises, it gives infinity or NaN by IEEE 754, as the instructions do."""
+def _of_numbers(op: str, on_numbers: Callable[..., Any], *x: float) -> Any:
+    """The function on numbers. Where Python raises, it gives infinity or NaN by IEEE 754, as the instructions do."""
+    if any(isinstance(v, IntExpr) for v in x):
+        raise TypeError(f"{op}: an operand must be registers or a number, got a symbolic integer")
     try:
-        return on_number(x)
+        return on_numbers(*x)
     except (OverflowError, ValueError, ZeroDivisionError):
         try:
-            value = float(x)
+            values = [float(v) for v in x]
         except OverflowError:
             _core.fail("CONSTANT_RANGE", f"{op} of an integer that no floating-point type can hold", [], "pass gr.inf")
         import numpy as np
 
+        from graphene.judge.functions import ON_ARRAYS
+
         with np.errstate(all="ignore"):
-            return float(_on_array(op, np.asarray(value)))
+            return float(ON_ARRAYS[op](*(np.asarray(v) for v in values)))
 
 
 def _function(op: str, on_number: Callable[[float], float]) -> Callable[[Any], Any]:
     def call(x: Any) -> Any:
+        x = plain(x)
         if isinstance(x, (int, float)) and not isinstance(x, IntExpr):
-            return _of_number(op, on_number, x)
+            return _of_numbers(op, on_number, x)
         return _on_array(op, x) if _is_array(x) else _unary(op, x)
 
     call.__name__ = call.__qualname__ = op
@@ -274,8 +286,9 @@ def _modes(ftz: bool, accuracy: str) -> dict[str, Any]:
 
 def _accurate(op: str, on_number: Callable[[float], float]) -> Callable[..., Any]:
     def call(x: Any, accuracy: str = "default") -> Any:
+        x = plain(x)
         if isinstance(x, (int, float)) and not isinstance(x, IntExpr):
-            return _of_number(op, on_number, x)
+            return _of_numbers(op, on_number, x)
         if _is_array(x):
             return _on_array(op, x)
         _check(op, x)
@@ -287,8 +300,9 @@ def _accurate(op: str, on_number: Callable[[float], float]) -> Callable[..., Any
 
 def _approximation(op: str, on_number: Callable[[float], float]) -> Callable[..., Any]:
     def call(x: Any, ftz: bool = False, accuracy: str = "default") -> Any:
+        x = plain(x)
         if isinstance(x, (int, float)) and not isinstance(x, IntExpr):
-            return _of_number(op, on_number, x)
+            return _of_numbers(op, on_number, x)
         if _is_array(x):
             return _on_array(op, x)
         _check(op, x)
@@ -336,10 +350,11 @@ def div(x: Any, y: Any, accuracy: str = "default") -> Any:
     """X / y of floats, rounded once; accuracy="approx" (fp32): within 2 ulp for divisors up to 2^126, in two
     instructions.
     """
-    if not (_is_operand(x) or _is_operand(y)):
+    if _is_array(x) or _is_array(y):
         return x / y
-    _check("div", x)
-    _check("div", y)
+    x, y = _check("div", x), _check("div", y)
+    if not (_is_operand(x) or _is_operand(y)):
+        return _of_numbers("div", operator.truediv, x, y)
     return Expression(_BINARY, "div", (x, y), None, _modes(False, accuracy))
 
 
@@ -347,6 +362,9 @@ def pow(x: Any, y: Any) -> Any:
     """X to the y; ``x ** y``. A small whole exponent makes products, of integers too; others are for floats (CUDA's
     pow, within 4 ulp).
     """
+    if _is_array(x) or _is_array(y):
+        return x**y
+    x, y = _check("pow", x), _check("pow", y)
     if _is_operand(x) and isinstance(y, int) and not isinstance(y, (bool, IntExpr)) and 1 <= y <= 64:
         power, rest, base = None, y, x
         while rest:
@@ -356,8 +374,16 @@ def pow(x: Any, y: Any) -> Any:
             base = base * base if rest else base
         return power
     if not (_is_operand(x) or _is_operand(y)):
-        return x**y
+        return _of_numbers("pow", _power, x, y)
     return _binary("pow", x, y)
+
+
+def _power(x: float, y: float) -> Any:
+    if isinstance(x, int) and isinstance(y, int) and y * x.bit_length() > 2**16:
+        raise OverflowError  # Python would compute every digit
+    if x < 0 and y != math.floor(y):
+        raise ValueError  # Python's is complex
+    return x**y
 
 
 def fmod(x: Any, y: Any) -> Any:
@@ -369,21 +395,24 @@ def fmod(x: Any, y: Any) -> Any:
             return np.fmod(x, y)
         except (AttributeError, TypeError):
             raise TypeError(f"gr.fmod takes numbers, arrays of them or registers, got {x!r} and {y!r}") from None
-    return _binary("fmod", x, y) if _is_operand(x) or _is_operand(y) else math.fmod(x, y)
+    x, y = _check("fmod", x), _check("fmod", y)
+    if not (_is_operand(x) or _is_operand(y)):
+        return _of_numbers("fmod", math.fmod, x, y)
+    return _binary("fmod", x, y)
 
 
 def abs(x: Any) -> Any:
     """|x|."""
     if _is_array(x):
         return _on_array("abs", x)
-    _check("abs", x)
+    x = _check("abs", x)
     return _unary("abs", x) if _is_operand(x) else x.__abs__()
 
 
 def cast(x: Any, dtype: DType) -> Any:
     """X in another type, rounded to nearest even; a float becomes an integer toward zero. In its own type it is x."""
     if not _is_array(x):
-        _check("cast", x)
+        x = _check("cast", x)
     if not isinstance(dtype, _core.DType):
         raise TypeError(f"a dtype must be one of gr.fp16, gr.fp32, gr.i32, ..., got {dtype!r}")
     if _is_array(x):
@@ -430,9 +459,7 @@ def fma(x: Any, y: Any, z: Any) -> Any:
     """X * y + z, rounded once."""
     if any(_is_array(v) for v in (x, y, z)):
         return x * y + z
-    for v in (x, y, z):
-        _check("fma", v)
-    return Expression(_TERNARY, "fma", (x, y, z))
+    return Expression(_TERNARY, "fma", tuple(_check("fma", v) for v in (x, y, z)))
 
 
 def where(condition: Any, x: Any, y: Any) -> Any:
@@ -440,19 +467,19 @@ def where(condition: Any, x: Any, y: Any) -> Any:
 
     The condition is a comparison of registers or of integers (``.coords()``), or ``.valid()``.
     """
+    condition = plain(condition)
     if isinstance(condition, (bool, int)) and not isinstance(condition, IntExpr):
         return x if condition else y
     if _is_array(condition):
         from graphene.judge.functions import ON_ARRAYS
 
         return ON_ARRAYS["where"](condition, x, y)
-    for v in (condition, x, y):
-        _check("where", v)
-    return Expression(_TERNARY, "where", (condition, x, y))
+    return Expression(_TERNARY, "where", tuple(_check("where", v) for v in (condition, x, y)))
 
 
 def logical_and(x: Any, y: Any) -> Any:
     """Both of two conditions; ``x & y``. One that Python knows decides at once."""
+    x, y = plain(x), plain(y)
     if isinstance(x, bool) or isinstance(y, bool):
         known, other = (x, y) if isinstance(x, bool) else (y, x)
         return other if known else False
@@ -463,6 +490,7 @@ def logical_and(x: Any, y: Any) -> Any:
 
 def logical_or(x: Any, y: Any) -> Any:
     """At least one of two conditions; ``x | y``. One that Python knows decides at once."""
+    x, y = plain(x), plain(y)
     if isinstance(x, bool) or isinstance(y, bool):
         known, other = (x, y) if isinstance(x, bool) else (y, x)
         return True if known else other

@@ -40,13 +40,9 @@ def prmt(x: Any, y: Any, selector: Any) -> Expression:
 
     A nibble with 8 added gives the sign of the byte that it names, eight times. PTX prmt.b32.
     """
-    for v in (x, y, selector):
-        _check("prmt", v)
-    return Expression(_TERNARY, "prmt", (x, y, selector))
+    return Expression(_TERNARY, "prmt", tuple(_check("prmt", v) for v in (x, y, selector)))
 
 
 def dp4a(x: Any, y: Any, z: Any) -> Expression:
     """The four bytes of x times those of y, added to z: of i32 bytes with a sign, of u32 without. PTX dp4a."""
-    for v in (x, y, z):
-        _check("dp4a", v)
-    return Expression(_TERNARY, "dp4a", (x, y, z))
+    return Expression(_TERNARY, "dp4a", tuple(_check("dp4a", v) for v in (x, y, z)))

@@ -12,7 +12,7 @@ from graphene import _core
 from graphene._core import IntExpr, Tensor
 from graphene.declare import alloc
 from graphene.dtypes import RF, DType, u32
-from graphene.expressions import Expression, _nodes, _whole, where
+from graphene.expressions import Expression, _nodes, _whole, plain, where
 from graphene.specs import _record, move
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def let(name: str, value: Any, dtype: DType | None = None, shape: Sequence[int] 
     By default they have the expression's type, in which it is computed, and its shape. A number, or an integer such as
     a coordinate, needs `dtype`. Raises LayoutError POINTWISE_TYPE, POINTWISE_SHAPE; VerifyError KERNEL_NAME.
     """
+    value = plain(value)
     if not (_is_value(value) or isinstance(value, Tensor)):
         raise TypeError(f"let: a value must be registers, an expression or a number, got {type(value).__name__}")
     of = dtype if dtype is not None else _core.expression_type(_nodes(value))
@@ -142,6 +143,7 @@ def condition(value: Any, what: str) -> Any:
 
 def _assign(self: Tensor, key: Any, value: Any) -> None:
     """``t[:] = value`` or ``t[i] = value``: pointwise leaves to registers, a Move to or from memory."""
+    value = plain(value)
     if not (_is_value(value) or isinstance(value, Tensor)):
         raise TypeError(
             f"an assignment: an operand must be registers, an expression or a number, got {type(value).__name__}"

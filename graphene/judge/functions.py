@@ -473,7 +473,7 @@ ON_ARRAYS: dict[str, Callable[..., Any]] = {
     **{n: getattr(np, n) for n in ("exp2", "exp", "log2", "log", "sqrt", "tanh", "sin", "cos", "floor", "ceil", "trunc",
                                    "abs", "where")},
     "round": np.rint, "rsqrt": lambda x: 1 / np.sqrt(x), "rcp": lambda x: 1 / x, "erf": erf, "max": np.fmax,
-    "min": np.fmin,
+    "min": np.fmin, "div": np.divide, "fmod": np.fmod, "pow": np.power,
 }  # fmt: skip
 
 Bounded._functions = Functions(METHODS, apply_ufunc, apply_function, choose)

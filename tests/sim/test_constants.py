@@ -263,3 +263,49 @@ def test_a_cast_to_its_own_type_is_nothing(dtype: str) -> None:
 
     assert text(lambda x: gr.cast(x, t)) == text(lambda x: x)
     assert simulated(set_to("i32", gr.cast(3, gr.i32), "assign"), np.int32) == 3
+
+
+@pytest.mark.parametrize("number", [np.float16(0.1), np.float32(2), np.int64(3), np.uint8(7), np.bool_(True)])
+def test_a_numpy_scalar_is_the_number_that_it_is(number: Any) -> None:
+    with gr.Kernel("k") as k:
+        x = gr.inout("x", [8], gr.fp32)
+        gr.blocks(1)
+        (i,) = gr.threads(8).indices()
+        r = gr.load(x[i])
+        r[:] = gr.where(r < 4, gr.fma(r, number, number) + gr.max(number, r) - gr.div(r, number), number)
+        r[:] = r + gr.let("c", number, gr.fp32)
+        gr.move(x[i], r)
+    a = np.arange(8, dtype=np.float32)
+    n = np.float32(number)
+    want = np.where(a < 4, a * n + n + np.maximum(a, n) - a / n, n) + n
+    k(a)
+    np.testing.assert_allclose(a, want, rtol=1e-6)
+    assert gr.exp(np.float32(1)) == math.e
+    assert gr.where(np.bool_(False), 1, 2) == 2
+    assert gr.logical_and(np.bool_(True), np.bool_(False)) is False
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "want"),
+    [
+        (gr.div, (1.0, 0.0), math.inf), (gr.div, (-1, 0), -math.inf), (gr.div, (0, 0), math.nan),
+        (gr.div, (10**400, 10**399), 10.0), (gr.fmod, (math.inf, 1), math.nan), (gr.fmod, (1, 0.0), math.nan),
+        (gr.fmod, (-7.5, 2), -1.5), (gr.pow, (0, -1), math.inf), (gr.pow, (-8.0, 0.5), math.nan),
+        (gr.pow, (10.0, 400), math.inf), (gr.pow, (3, 1 << 40), math.inf), (gr.pow, (3, 5), 243),
+    ],
+)  # fmt: skip
+def test_functions_of_two_numbers_follow_ieee_where_python_raises(function: Any, args: Any, want: float) -> None:
+    np.testing.assert_equal(function(*args), want)
+
+
+@pytest.mark.parametrize("function", [gr.div, gr.fmod, gr.pow])
+def test_integers_that_no_float_holds(function: Any) -> None:
+    for args in ((10**400, 0.5), (0.5, 10**400), (10**400, math.nan)):
+        with pytest.raises(gr.GrapheneError) as raised:
+            function(*args)
+        assert raised.value.code == "CONSTANT_RANGE"
+    for wrong in (1j, "x", None):
+        with pytest.raises(TypeError, match="an operand must be registers, an expression or a number"):
+            function(2.0, wrong)
+    with pytest.raises(TypeError, match="an operand must be registers or a number, got a symbolic integer"):
+        function(gr.sym("N"), 2)
