@@ -135,6 +135,7 @@ SAME_FILES = {
     "checks": "of arguments: what all operators share, what attention asks beside it",
     "fused_mlp": "the tutorial's kernel of the operator's subject",
     "measure": "measures plans; measures configurations",
+    "planned": "a plan; the operator that runs its kernel",
     "problem": "what is computed: a product, attention, rows",
     "rows": "the plan of a graph over rows; the choice among the library's kernels over rows",
     "sm90": "the kernel for Hopper: of a product, of attention",

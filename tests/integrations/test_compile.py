@@ -24,8 +24,8 @@ from torch.nn import functional as F  # noqa: E402, N812
 from graphene.integrations import torch_compile  # noqa: E402
 from graphene.integrations.torch_compile import inductor  # noqa: E402
 from graphene.integrations.torch_compile.choosing import Chooser  # noqa: E402
-from graphene.integrations.torch_compile.expected import Times  # noqa: E402
-from graphene.integrations.torch_compile.measuring import MeasuredTimes  # noqa: E402
+from graphene.integrations.torch_compile.expected import KernelTimes  # noqa: E402
+from graphene.integrations.torch_compile.measuring import MeasuredKernelTimes  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::graphene.ops.CpuWarning", "ignore:Your compiler for AOTAutograd")
 ALWAYS = -1e9  # a gain that every region has
@@ -244,7 +244,7 @@ def test_what_is_not_expected_to_be_faster_stays_inductors() -> None:
     for rows, taken in ((16, True), (8192, False)):
         x = torch.empty(rows, 4096, dtype=torch.bfloat16)
         graph = graph_of(lambda x, w: F.silu(x @ w) * (x @ w.T), x, w)
-        (region,) = Chooser(graph, Times(gr.select.of_arch("sm_90a"))).choose()
+        (region,) = Chooser(graph, KernelTimes(gr.select.of_arch("sm_90a"))).choose()
         assert region.planned == taken
         assert (region.plan_us < 0.95 * region.inductor_us) == taken
         assert taken or region.why == "slower"
@@ -256,7 +256,7 @@ def test_times_may_be_measured() -> None:
     x, w = torch.randn(16, 32).bfloat16(), torch.randn(32, 48).bfloat16()
     for own, other in ((1.0, 10.0), (30.0, 10.0)):
 
-        class Fixed(MeasuredTimes):
+        class Fixed(MeasuredKernelTimes):
             def planned_us(self, region: Any, us: float = own) -> float:
                 return us
 
@@ -279,7 +279,7 @@ def test_the_plan_of_a_region_is_measured_with_its_neighbours() -> None:
         calls.append(call())
         return 1.0 + len(calls)
 
-    times = MeasuredTimes(gr.select.of_arch("sm_90a"), clock, "cpu")
+    times = MeasuredKernelTimes(gr.select.of_arch("sm_90a"), clock, "cpu")
     (region,) = Chooser(graph_of(lambda x, w: torch.exp(x @ w), x, w), times).choose()
     assert region.plan_us is not None
     assert len(calls) > 4

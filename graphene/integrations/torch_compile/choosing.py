@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from graphene.integrations.torch_compile.expected import Expected, Times
+from graphene.integrations.torch_compile.expected import Expected, KernelTimes
 from graphene.integrations.torch_compile.reading import VIEWS, Node, tensor
-from graphene.integrations.torch_compile.regions import Growing, Planned, overlap, text_of
+from graphene.integrations.torch_compile.regions import Growing, PlannedRegion, overlap, text_of
 from graphene.ops.core.torch import torch
 from graphene.ops.planned import PLANNED
 from graphene.plan.planned import Plan
@@ -90,14 +90,14 @@ class Plans(Sequence[Region]):
 class Chooser:
     """Chooses the regions of one FX graph."""
 
-    def __init__(self, graph: Any, times: Times, least_gain: float = LEAST_GAIN) -> None:
+    def __init__(self, graph: Any, times: KernelTimes, least_gain: float = LEAST_GAIN) -> None:
         self.graph, self.times, self.least_gain = graph, times, least_gain
         self.growing = Growing(graph, times.device)
         self.expected = Expected(self.growing.nodes, times)
-        self.chosen: list[Planned] = []
-        self.compared: dict[Node, tuple[Planned, float, float]] = {}  # by product: region, Inductor's us, its us
+        self.chosen: list[PlannedRegion] = []
+        self.compared: dict[Node, tuple[PlannedRegion, float, float]] = {}  # by product: region, Inductor's us, its us
         self.refused: dict[Node, str] = {}
-        self._known: dict[tuple[Node, bool], Planned | str] = {}
+        self._known: dict[tuple[Node, bool], PlannedRegion | str] = {}
 
     def choose(self) -> list[Region]:
         """Decides, and says what was decided; the graph stays as it is."""
@@ -115,14 +115,14 @@ class Chooser:
         for region in sorted(self.chosen, key=lambda r: self.growing.order[r.out]):
             made[region.out] = replace(self.graph, region, made)
 
-    def _moves(self) -> list[list[Planned]]:
+    def _moves(self) -> list[list[PlannedRegion]]:
         """Regions that are chosen together: alone, or as all readers of a norm, also with what computes its input."""
-        moves: list[list[Planned]] = []
-        alone: dict[Node, Planned] = {}
+        moves: list[list[PlannedRegion]] = []
+        alone: dict[Node, PlannedRegion] = {}
         seen: set[Node] = set()
         for product in self.growing.products():
             found = self._grown(product, False)
-            if isinstance(found, Planned):
+            if isinstance(found, PlannedRegion):
                 alone[found.out] = found
                 moves.append([found])
             else:
@@ -135,7 +135,7 @@ class Chooser:
             if wrong := next((g for g in group if isinstance(g, str)), None):
                 self.refused.setdefault(product, wrong)
                 continue
-            unique = list({g.out: g for g in group if isinstance(g, Planned)}.values())
+            unique = list({g.out: g for g in group if isinstance(g, PlannedRegion)}.values())
             if any(overlap(a, b) for i, a in enumerate(unique) for b in unique[:i]):
                 continue
             moves.append(unique)
@@ -145,13 +145,13 @@ class Chooser:
                 moves.append([*unique, *producers])
         return moves
 
-    def _grown(self, product: Node, absorb: bool) -> Planned | str:
+    def _grown(self, product: Node, absorb: bool) -> PlannedRegion | str:
         key = (product, absorb)
         if key not in self._known:
             self._known[key] = self.growing.grow(product, absorb)
         return self._known[key]
 
-    def _try(self, move: list[Planned]) -> None:
+    def _try(self, move: list[PlannedRegion]) -> None:
         """Takes the regions if they are expected to be faster than what is there."""
         new = [m for m in move if m not in self.chosen]
         if not new:
@@ -201,12 +201,14 @@ class Chooser:
                 out.append(Region("linear", (product.name,), False, why))
         return out
 
-    def _gain_of(self, region: Planned) -> float:
+    def _gain_of(self, region: PlannedRegion) -> float:
         was, now = self.expected.difference_us([r for r in self.chosen if r is not region], self.chosen)
         return was - now
 
 
-def _region(r: Planned, planned: bool, why: str, inductor: float | None, own: float | None, measured: bool) -> Region:
+def _region(
+    r: PlannedRegion, planned: bool, why: str, inductor: float | None, own: float | None, measured: bool
+) -> Region:
     return Region(r.name, tuple(n.name for n in r.nodes), planned, why, r.plan, inductor, own, measured)
 
 
@@ -216,7 +218,7 @@ def _source(node: Node) -> Node:
     return node
 
 
-def replace(graph: Any, region: Planned, made_of: Mapping[Node, Node]) -> Node:
+def replace(graph: Any, region: PlannedRegion, made_of: Mapping[Node, Node]) -> Node:
     """Puts the operator of a region's plan in the place of its nodes. `made_of`: what stands for earlier results."""
     aten, out = torch.ops.aten, region.out
     x = tensor(out)

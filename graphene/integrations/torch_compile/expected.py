@@ -14,7 +14,7 @@ from collections.abc import Container, Sequence
 from typing import Any
 
 from graphene.integrations.torch_compile.reading import PRODUCTS, VIEWS, Node, tensor
-from graphene.integrations.torch_compile.regions import Planned
+from graphene.integrations.torch_compile.regions import PlannedRegion
 from graphene.ops.core.torch import torch
 from graphene.select.device import Device
 from graphene.select.model import LAUNCH_US
@@ -60,7 +60,7 @@ def number_of(size: Any) -> int:
     return size if isinstance(size, int) else int(size.node.hint or 1)
 
 
-class Times:
+class KernelTimes:
     """What kernels are expected to take on a device, in microseconds."""
 
     measured = False
@@ -77,7 +77,7 @@ class Times:
         moved = sum(bytes_of(x) for x in node.all_input_nodes) + bytes_of(node)
         return KERNEL_US + max(moved / device.memory_rate, 2 * m * n * k / rate) / 1e3
 
-    def planned_us(self, region: Planned) -> float:
+    def planned_us(self, region: PlannedRegion) -> float:
         """Of a planned kernel, beside the kernels of this model."""
         return region.plan.expected_us - LAUNCH_US + KERNEL_US
 
@@ -89,18 +89,18 @@ class Times:
 class Expected:
     """The expected time of an FX graph."""
 
-    def __init__(self, nodes: Sequence[Node], times: Times) -> None:
+    def __init__(self, nodes: Sequence[Node], times: KernelTimes) -> None:
         self.nodes, self.times = list(nodes), times
         self.order = {n: i for i, n in enumerate(self.nodes)}
 
-    def difference_us(self, before: Sequence[Planned], after: Sequence[Planned]) -> tuple[float, float]:
+    def difference_us(self, before: Sequence[PlannedRegion], after: Sequence[PlannedRegion]) -> tuple[float, float]:
         """The time of the nodes near the regions, with those of `before` and with those of `after`."""
         changed = [r for r in (*before, *after) if not (r in before and r in after)]
         at = [self.order[n] for r in changed for n in r.nodes]
         window = self.nodes[max(0, min(at) - NEAR) : max(at) + NEAR]
         return self.window_us(window, before), self.window_us(window, after)
 
-    def window_us(self, window: Sequence[Node], regions: Sequence[Planned]) -> float:
+    def window_us(self, window: Sequence[Node], regions: Sequence[PlannedRegion]) -> float:
         """The time of neighbouring nodes, some of which are planned."""
         inside = set(window)
         by_out = {r.out: r for r in regions}

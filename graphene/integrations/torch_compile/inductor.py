@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from graphene.integrations.torch_compile.choosing import LEAST_GAIN, Chooser, Plans
-from graphene.integrations.torch_compile.expected import Times
-from graphene.integrations.torch_compile.measuring import MeasuredTimes
+from graphene.integrations.torch_compile.expected import KernelTimes
+from graphene.integrations.torch_compile.measuring import MeasuredKernelTimes
 from graphene.integrations.torch_compile.reading import tensor
 from graphene.ops.core.plans import package_stamp
 from graphene.ops.core.torch import fail, torch
@@ -111,7 +111,7 @@ class Backend:
         if (device := self._device_of(graph)) is None or getattr(config, "emulate_precision_casts", False):
             return
         on_gpu = torch.cuda.is_available() and any(x.device.type == "cuda" for x in _tensors(graph))
-        times = MeasuredTimes(device) if self.measures and on_gpu else Times(device)
+        times = MeasuredKernelTimes(device) if self.measures and on_gpu else KernelTimes(device)
         try:
             with torch.no_grad():
                 chooser = Chooser(graph, times, self.least_gain)

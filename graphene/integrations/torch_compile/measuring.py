@@ -1,4 +1,4 @@
-"""Times of kernels on the current device: what ``mode="max-autotune"`` decides by."""
+"""KernelTimes of kernels on the current device: what ``mode="max-autotune"`` decides by."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from graphene.errors import GrapheneError
-from graphene.integrations.torch_compile.expected import Times, number_of, shape_of
+from graphene.integrations.torch_compile.expected import KernelTimes, number_of, shape_of
 from graphene.integrations.torch_compile.reading import Node, tensor
-from graphene.integrations.torch_compile.regions import Planned
+from graphene.integrations.torch_compile.regions import PlannedRegion
 from graphene.ops.core.torch import torch
 from graphene.plan.measure import measure
 from graphene.plan.planned import Plan
@@ -22,7 +22,7 @@ Clock = Callable[[Callable[[], object]], float]
 TRIED = 4  # plans of a region
 
 
-class MeasuredTimes(Times):
+class MeasuredKernelTimes(KernelTimes):
     """Times as they are measured: planned kernels, the library's products, and copies of as many bytes as Inductor's
     other kernels move, which none of these can be faster than.
 
@@ -69,7 +69,7 @@ class MeasuredTimes(Times):
 
         return self._timed(("moving", elements), make)
 
-    def planned_us(self, region: Planned) -> float:
+    def planned_us(self, region: PlannedRegion) -> float:
         """Of the fastest of some plans, which becomes the region's plan."""
         p = region.plan
         key = json.dumps(p.graph.to_json()) + str(p.sizes)

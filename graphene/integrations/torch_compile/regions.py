@@ -39,7 +39,7 @@ TRIES = 16
 CHEAP = ("input", "number", "mul", "add", "sub", "neg", "round")  # of an operand's elements, beside reading them
 
 
-class Planned:
+class PlannedRegion:
     """A region that can be planned. ``nodes``: all that the kernel computes, in order; ``products``: of these."""
 
     def __init__(self, reader: Reader, plan: Plan, order: dict[Node, int]) -> None:
@@ -112,7 +112,7 @@ class Growing:
                 return x, set()
         return x, found
 
-    def grow(self, product: Node, absorb: bool) -> Planned | str:
+    def grow(self, product: Node, absorb: bool) -> PlannedRegion | str:
         """The largest region of a product that a plan computes, or why there is none.
 
         `absorb`: with what computes the left operand, such as a normalisation, which products beside it also compute.
@@ -127,15 +127,15 @@ class Growing:
                 if inside is None or (absorb and x not in inside):
                     continue
                 found = self._read(out, product, inside, beside, join)
-                if isinstance(found, Planned) and absorb and x not in found.nodes:
+                if isinstance(found, PlannedRegion) and absorb and x not in found.nodes:
                     continue
-                if isinstance(found, Planned):
+                if isinstance(found, PlannedRegion):
                     return found
                 if found:
                     why = found
         return why
 
-    def _read(self, out: Node, product: Node, inside: set[Node], beside: set[Node], join: bool) -> Planned | str:
+    def _read(self, out: Node, product: Node, inside: set[Node], beside: set[Node], join: bool) -> PlannedRegion | str:
         """Reads the nodes and plans them. An operator that cannot be read becomes an input, where that is possible."""
         why = ""
         for _ in range(TRIES):
@@ -164,7 +164,7 @@ class Growing:
             if mutating := self._mutates(inside):
                 return f"{mutating} writes a tensor between the region's operators"
             p = planned(graph, reader.sizes, self.device)
-            return p if isinstance(p, str) else Planned(reader, p, self.order)
+            return p if isinstance(p, str) else PlannedRegion(reader, p, self.order)
         return why
 
     def _mutates(self, inside: Iterable[Node]) -> str:
@@ -286,11 +286,11 @@ def _is_worth(inside: set[Node], reader: Reader) -> bool:
     return len(reader.products) > 1 or bool(work) or any(n.target in REDUCTIONS for n in inside)
 
 
-def overlap(a: Planned, b: Planned) -> bool:
+def overlap(a: PlannedRegion, b: PlannedRegion) -> bool:
     """Whether two regions compute a product together, or one ends inside of the other."""
     return bool(a.products & b.products) or a.out is b.out or a.out in b.nodes or b.out in a.nodes
 
 
-def taken(regions: Sequence[Planned]) -> set[Node]:
+def taken(regions: Sequence[PlannedRegion]) -> set[Node]:
     """The products of regions."""
     return {n for r in regions for n in r.products}
