@@ -1,4 +1,4 @@
-"""Operators that serve and train language models, beside their peers: weights of 4 and 8 bits.
+"""Operators that serve and train language models, beside their peers: weights of few bits, mixtures of experts.
 
     python benchmarks/serving_bench.py [--json out.json] [--only int4,fp8]
 
@@ -9,6 +9,7 @@ is the time in which `copy_` reads and writes as many bytes as the call reads: h
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -61,9 +62,34 @@ def linear(theirs: Any, fp8: bool) -> Iterator[tuple[str, Ways]]:
         yield f"{m}x{n}x{k}", ways
 
 
+def grouped(theirs: Any) -> Iterator[tuple[str, Ways]]:
+    """Tokens of experts: groups of random sizes, beside one product of as many multiply-adds."""
+    for t, k, n, groups in ((65536, 2048, 2048, 64), (8192, 4096, 14336, 8), (16384, 2048, 1536, 128)):
+        a, b = normal(t, k), normal(groups, k, n) / 64
+        chosen = torch.randint(0, groups, (t,), device="cuda")
+        offsets = torch.bincount(chosen, minlength=groups).cumsum(0).to(torch.int32)
+        bounds = [0, *offsets.tolist()]
+
+        def loop(a=a, b=b, ends=bounds) -> torch.Tensor:
+            return torch.cat([a[i:j] @ b[e] for e, (i, j) in enumerate(itertools.pairwise(ends))])
+
+        ways: Ways = {
+            "graphene": lambda a=a, b=b, o=offsets: ops.grouped_matmul(a, b, o),
+            "torch_loop": loop,
+            "one_product": lambda a=a, b=b: a @ b[0],
+        }
+        if hasattr(torch, "_grouped_mm"):
+            bf = a.bfloat16(), b.bfloat16()
+            ways["torch_grouped_mm_bf16"] = lambda bf=bf, o=offsets: torch._grouped_mm(*bf, offs=o)
+        if theirs is not None:
+            ways["triton"] = lambda a=a, b=b, o=offsets: theirs.grouped(a, b, o)
+        yield f"{t}x{n}x{k} of {groups}", ways
+
+
 def problems(theirs: Any) -> dict[str, Callable[[], Iterator[tuple[str, Ways]]]]:
     """By name: what yields the problems, each with its ways."""
-    return {"int4": lambda: linear(theirs, fp8=False), "fp8": lambda: linear(theirs, fp8=True)}
+    return {"int4": lambda: linear(theirs, fp8=False), "fp8": lambda: linear(theirs, fp8=True),
+            "grouped": lambda: grouped(theirs)}  # fmt: skip
 
 
 def one(ways: Ways, repeats: int) -> dict[str, Any]:

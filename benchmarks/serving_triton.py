@@ -33,3 +33,38 @@ def int4_linear(x, w, scales):
         x, w, scales, y, M, N, K, G=group, BM=max(16, triton.next_power_of_2(M)), BN=BN, BK=min(BK, group), num_stages=4
     )
     return y.to(x.dtype)
+
+
+@triton.jit
+def _grouped(a, b, offsets, c, T, N, K, E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    tile, n = tl.program_id(1), tl.program_id(0) * BN + tl.arange(0, BN)
+    g = tl.arange(0, E)
+    ends = tl.load(offsets + g)
+    begins = tl.load(offsets + g - 1, g > 0, other=0)
+    tiles = tl.cdiv(ends - begins, BM)
+    before = tl.cumsum(tiles, 0) - tiles
+    mine = (before <= tile) & (tile < before + tiles)
+    if tl.sum(mine.to(tl.int32), 0) == 0:
+        return
+    e = tl.sum(tl.where(mine, g, 0), 0)
+    m = tl.sum(tl.where(mine, begins + (tile - before) * BM, 0), 0) + tl.arange(0, BM)
+    end = tl.sum(tl.where(mine, ends, 0), 0)
+    total = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        at = k + tl.arange(0, BK)
+        x = tl.load(a + m[:, None] * K + at[None], (m < end)[:, None], other=0)
+        w = tl.load(b + e.to(tl.int64) * K * N + at[:, None] * N + n[None], (n < N)[None], other=0)
+        total = tl.dot(x, w, total)
+    tl.store(
+        c + m.to(tl.int64)[:, None] * N + n[None], total.to(c.dtype.element_ty), (m < end)[:, None] & (n < N)[None]
+    )
+
+
+def grouped(a, b, offsets):
+    """Rows of a (T,K), sorted by group, times b (E,K,N); offsets (E,): where groups end. E is a power of two."""
+    (T, K), (E, _, N) = a.shape, b.shape
+    c = torch.empty((T, N), dtype=a.dtype, device=a.device)
+    BM, BN, BK = 128, 128, 64
+    grid = (triton.cdiv(N, BN), T // BM + E)
+    _grouped[grid](a, b, offsets, c, T, N, K, E=E, BM=BM, BN=BN, BK=BK, num_warps=8, num_stages=3)
+    return c

@@ -17,6 +17,7 @@ from graphene.ops.cross_entropy import cross_entropy
 from graphene.ops.fused_mlp import fused_mlp
 from graphene.ops.gated import gated
 from graphene.ops.group_norm import group_norm
+from graphene.ops.grouped_matmul import grouped_matmul
 from graphene.ops.matmul import matmul
 from graphene.ops.norms import layer_norm, rms_norm
 from graphene.ops.packing import pack_awq, pack_gptq, pack_weights, unpack_weights
@@ -36,6 +37,7 @@ __all__ = [
     "fused_mlp",
     "gated",
     "group_norm",
+    "grouped_matmul",
     "layer_norm",
     "log_softmax",
     "lstm_cell",

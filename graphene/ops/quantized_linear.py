@@ -13,7 +13,7 @@ from graphene.ops.core.kernels import DTYPES, target_device
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import broadcast, contiguous, divides, merge, output, own, recipe, view
 from graphene.ops.packing import check_packed, unpack_weights
-from graphene.select.weights import select_weights
+from graphene.select.weight_tiles import select_weights
 
 GROUPS = (32, 64, 128)  # that kernels scale
 X, W, SCALE, ZERO, BIAS, Y = range(6)  # the tensors of a call; the last is the result

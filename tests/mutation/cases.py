@@ -41,6 +41,7 @@ from graphene.kernels import (
     rmsnorm_kernel,
     softmax_kernel,
 )
+from graphene.kernels.gemm.grouped import GroupedConfig, grouped_kernel
 from graphene.kernels.gemm.weights import WeightsConfig, weights_kernel
 from graphene.kernels.mlp import MlpConfig, mlp_kernel, runs_of
 from graphene.kernels.mlp_sm90 import MlpSm90Config, mlp_sm90
@@ -270,6 +271,20 @@ def _() -> Case:
 @case("weights_kernel, of fp8")
 def _() -> Case:
     return weights_case(WeightsConfig(bits=8, tiles=1, warps=(1, 2), stages=2), 3, 32, 256)
+
+
+@case("grouped_kernel")
+def _() -> Case:
+    kernel = grouped_kernel(GroupedConfig(b_as_nk=True, tile=(32, 16, 32), warps=(2, 1), stages=3))
+    a, b, ends = normal(0, 70, 40), normal(1, 4, 40, 24).swapaxes(1, 2).copy().swapaxes(1, 2), [0, 33, 37, 60]
+    return Case(kernel, [lambda: [a, b, np.array(ends, np.int32), np.zeros((70, 24), np.float16)]])
+
+
+@case("grouped_kernel, along k")
+def _() -> Case:
+    kernel = grouped_kernel(GroupedConfig(along_k=True, tile=(32, 16, 32), warps=(2, 1), stages=3))
+    a, b, ends = normal(0, 70, 40).T, normal(1, 70, 24), np.array([33, 33, 70], np.int32)
+    return Case(kernel, [lambda: [a, b, ends, np.zeros((3, 40, 24), np.float16)]])
 
 
 def softmax_case(tile: RowTile, build: Callable[..., gr.Kernel] = softmax_kernel) -> Case:

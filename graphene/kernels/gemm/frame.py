@@ -161,6 +161,11 @@ class Product:
         return p.epilogue or linear(p.activation, p.bias, p.residual, self.c_type.bits)
 
     @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.tile.kernel
+
+    @property
     def splits(self) -> bool:
         """Whether parts of sums are stored, W instead of C."""
         return self.tile.split_k > 1

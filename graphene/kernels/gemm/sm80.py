@@ -80,7 +80,7 @@ def product_sm80(product: Product) -> gr.Kernel:
     WM, WN, KB = BM // warps[0], BN // warps[1], BK // MK  # fragments are double-buffered by slice parity
     asynchronous = product.a.asynchronous or product.b.asynchronous
 
-    with gr.Kernel("gemm_sm80", **product.promise()) as kernel:
+    with gr.Kernel(product.name, **product.promise()) as kernel:
         threads, gA, gB, kA, kB, steps, result = product.begin()
         my = threads.tile(32).reshape(0, gr.Layout(warps))  # [2,4].[32].thread
         (wm, wn), _ = my.indices()

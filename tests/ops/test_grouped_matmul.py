@@ -1,0 +1,96 @@
+"""graphene.ops.grouped_matmul: values over sizes of groups and orders, gradients, refusals, PyTorch's rules."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch", reason="pip install torch brings it")
+
+import graphene as gr  # noqa: E402
+from graphene import ops  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::graphene.ops.CpuWarning")
+HALF, BF16 = torch.float16, torch.bfloat16
+
+
+def ends(*offsets: int) -> Any:
+    return torch.tensor(offsets, dtype=torch.int32)
+
+
+def exact(a: Any, b: Any, offsets: Any) -> Any:
+    """In fp64; rows behind the last group are 0."""
+    bounds = [0, *offsets.tolist()]
+    pairs = list(itertools.pairwise(bounds))
+    a, b = a.double(), b.double()
+    if b.dim() == 2:
+        return torch.stack([a[:, i:j] @ b[i:j] for i, j in pairs])
+    rest = torch.zeros(a.shape[0] - bounds[-1], b.shape[2], dtype=torch.float64)
+    return torch.cat([*(a[i:j] @ b[e] for e, (i, j) in enumerate(pairs)), rest])
+
+
+@pytest.mark.parametrize("offsets", [(40,), (0, 3, 3, 36, 40), (7, 33)], ids=str)
+@pytest.mark.parametrize("dtype", [HALF, BF16], ids=str)
+@pytest.mark.parametrize("kind", ["rows", "rows, b along k", "along k"])
+def test_values(offsets: tuple[int, ...], dtype: Any, kind: str) -> None:
+    groups, (t, k, n) = len(offsets), (40, 24, 16)
+    if kind == "along k":
+        a, b = torch.randn(t, k).to(dtype).T, torch.randn(t, n).to(dtype)
+    elif kind == "rows":
+        a, b = torch.randn(t, k).to(dtype), torch.randn(groups, k, n).to(dtype)
+    else:
+        a, b = torch.randn(t, k).to(dtype), torch.randn(groups, n, k).to(dtype).transpose(1, 2)
+    o = ends(*offsets)
+    assert "the simulator runs" in ops.explain(ops.grouped_matmul, a, b, o)
+    got, want = ops.grouped_matmul(a, b, o), exact(a, b, o)
+    ulp = 2.0**-10 if dtype == HALF else 2.0**-7
+    assert got.dtype == dtype
+    assert ((got.double() - want).abs() <= ulp * want.abs() + 1e-5).all()
+    reference = torch.ops.graphene.grouped_matmul_reference(a, b, o)
+    assert ((reference.double() - want).abs() <= ulp * want.abs() + 1e-5).all()
+
+
+def test_odd_sizes_copies_and_what_no_kernel_takes() -> None:
+    o = ends(1, 9)
+    a, b = torch.randn(13, 9).half(), torch.randn(2, 13, 5).half()
+    assert torch.allclose(ops.grouped_matmul(a.T, b, o).double(), exact(a.T, b, o), atol=1e-2)
+    assert "copied first" in ops.explain(ops.grouped_matmul, a.T, b, o)
+    c = torch.randn(9, 5).half()
+    assert "columns of a that lie contiguous" in ops.explain(ops.grouped_matmul, a, c, o)
+    assert torch.allclose(ops.grouped_matmul(a, c, o).double(), exact(a, c, o), atol=1e-2)
+    assert ops.grouped_matmul(a.T[:0], b, ends(0, 0)).shape == (0, 5)
+    wide = torch.randn(9, 13), torch.randn(2, 13, 5)
+    assert torch.allclose(ops.grouped_matmul(*wide, o).double(), exact(*wide, o), atol=1e-5)
+
+
+@pytest.mark.parametrize("along_k", [False, True])
+def test_gradients(along_k: bool) -> None:
+    o = ends(3, 3, 17)
+    a = torch.randn(20, 16).half().requires_grad_()
+    b = (torch.randn(20, 8) if along_k else torch.randn(3, 16, 8)).half().requires_grad_()
+    y = ops.grouped_matmul(a.T if along_k else a, b, o)
+    g = torch.randn(y.shape).half()
+    wide = [t.detach().double().requires_grad_() for t in (a, b)]
+    want = torch.autograd.grad(exact(wide[0].T if along_k else wide[0], wide[1], o), wide, g.double())
+    for got, w in zip(torch.autograd.grad(y, (a, b), g), want, strict=True):
+        assert torch.allclose(got.double(), w, rtol=2e-3, atol=2e-3)
+
+
+def test_errors() -> None:
+    a, b, o = torch.randn(4, 8).half(), torch.randn(2, 8, 8).half(), ends(1, 4)
+    for call, code, text in (
+        (lambda: ops.grouped_matmul(a, b, o.long()), "OP_DTYPE", "convert it: offsets.to(torch.int32)"),
+        (lambda: ops.grouped_matmul(a, b[:1], o), "OP_SHAPE", "want: [1], the end of each group"),
+        (lambda: ops.grouped_matmul(a, b[0].T[:3], o), "OP_SHAPE", "a and b are not matrices of one k"),
+        (lambda: ops.grouped_matmul(a.T, a, o[:0]), "OP_SHAPE", "want: [E, 1 or more]"),
+        (lambda: ops.grouped_matmul(a, b.float(), o), "OP_DTYPE", "'b'"),
+    ):
+        with pytest.raises(gr.LaunchError) as e:
+            call()
+        assert e.value.code == code
+        assert text in str(e.value)
+
+
+OPCHECK = {"grouped_matmul": lambda: [(torch.randn(6, 8).half(), torch.randn(2, 8, 8).half(), ends(1, 4))]}
