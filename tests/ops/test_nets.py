@@ -165,6 +165,10 @@ def test_perceptrons_are_operators_of_pytorch() -> None:
         assert torch.equal(t.grad, g)
     grad = torch.func.grad(lambda t: (ops.fused_mlp(t, weights, biases) * 2).float().sum())(x)
     assert (grad - eager[0]).norm() <= 2e-3 * eager[0].norm()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # vmap says that it loops
+        mapped = torch.vmap(lambda t, w: ops.fused_mlp(t, [w, plain[2]]), (0, None))(plain[0][:, None], plain[1])
+        assert torch.equal(mapped[:, 0], ops.fused_mlp(plain[0], plain[1:]))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert ops.fused_mlp(torch.randn(2, 12), [w.float() for w in plain[1:]]).dtype == torch.bfloat16
 

@@ -306,6 +306,8 @@ class Defined:
         if not torch.compiler.is_compiling() and has_tangent(tensors):
             # Through this function PyTorch raises an error for forward derivatives.
             return self._function.apply(*args) if decomposed is None else decomposed(*args)
+        if decomposed is not None and transforming():  # vmap has no rule for lists of tensors
+            return decomposed(*args)
         return self.forward(*args)
 
     @functools.cached_property
