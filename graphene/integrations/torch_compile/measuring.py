@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from graphene.errors import GrapheneError
-from graphene.integrations.torch_compile.expected import KernelTimes, number_of, shape_of
+from graphene.integrations.torch_compile.expected import KERNEL_US, KernelTimes, number_of, shape_of
 from graphene.integrations.torch_compile.reading import Node, tensor
 from graphene.integrations.torch_compile.regions import PlannedRegion
 from graphene.ops.core.torch import torch
@@ -24,7 +24,8 @@ TRIED = 4  # plans of a region
 
 class MeasuredKernelTimes(KernelTimes):
     """Times as they are measured: planned kernels, the library's products, and copies of as many bytes as Inductor's
-    other kernels move, which none of these can be faster than.
+    other kernels move, which none of these can be faster than. What an empty kernel takes is taken off, because kernels
+    follow one another at once in a model.
 
     ``clock``: gives the microseconds of a call.
     """
@@ -44,6 +45,19 @@ class MeasuredKernelTimes(KernelTimes):
                 self._known[key] = self._clock(make())
         return self._known[key]
 
+    def _net_us(self, us: float) -> float:
+        """A time without what any kernel takes here, but with what it takes in a CUDA graph."""
+        return max(us - self.empty_us(), 0.0) + KERNEL_US
+
+    def empty_us(self) -> float:
+        """Of a copy of a few bytes."""
+        return self._timed(("moving", 2), lambda: self._copy(2))
+
+    def _copy(self, elements: int) -> Callable[[], object]:
+        x = torch.zeros(elements, dtype=torch.uint8, device=self._where)
+        y = torch.empty_like(x)
+        return lambda: y.copy_(x)
+
     def product_us(self, node: Node) -> float:
         """Of a library's product."""
         described = tuple(
@@ -55,19 +69,13 @@ class MeasuredKernelTimes(KernelTimes):
             args = [_like(tensor(a), self._where) for a in node.args]
             return lambda: node.target(*args)
 
-        return self._timed((str(node.target), str(described)), make)
+        return self._net_us(self._timed((str(node.target), str(described)), make))
 
     def moving_us(self, moved_bytes: int) -> float:
         """Of a copy: as many bytes are read and written together, up to the next power of an eighth."""
         step = max(1, 1 << max(0, moved_bytes.bit_length() - 3))
         elements = max(2, -(-moved_bytes // step) * step // 2)
-
-        def make() -> Callable[[], object]:
-            x = torch.zeros(elements, dtype=torch.uint8, device=self._where)
-            y = torch.empty_like(x)
-            return lambda: y.copy_(x)
-
-        return self._timed(("moving", elements), make)
+        return self._net_us(self._timed(("moving", elements), lambda: self._copy(elements)))
 
     def planned_us(self, region: PlannedRegion) -> float:
         """Of the fastest of some plans, which becomes the region's plan."""
@@ -83,7 +91,7 @@ class MeasuredKernelTimes(KernelTimes):
                 except (GrapheneError, ValueError):
                     self._known[key] = math.inf
         region.plan = self._best.get(key, p)
-        return self._known[key]
+        return self._net_us(self._known[key])
 
 
 def _like(x: Any, where: str) -> Any:
