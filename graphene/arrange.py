@@ -137,14 +137,12 @@ def fragments(rows: int, columns: int, tv: Layout, shape: tuple[int, int], elems
     table = [[tv((t, v)) for v in range(tv.shape[1] if isinstance(tv.shape[1], int) else math.prod(_flat(tv.shape[1])))]
              for t in range(min(WARP, math.prod(_flat(tv.shape[0]))))]  # fmt: skip
     tall, wide = (shape[1], shape[0]) if across else shape
-    requests = []
-    for r, c in itertools.product(range(0, rows - tall + 1, tall), range(0, columns - wide + 1, wide)):
-        for v in range(0, len(table[0]), elems):
-            spots = []
-            for lane, values in enumerate(table):
-                i, j = values[v] % shape[0], values[v] // shape[0]
-                spots.append((lane, r + (j if across else i), c + (i if across else j)))
-            requests.append(tuple(spots))
+    runs = []  # of each request: the lane, and its element's row and column in the tile of `shape`
+    for v in range(0, len(table[0]), elems):
+        places = [divmod(values[v], shape[0]) for values in table]
+        runs.append([(lane, *((j, i) if across else (i, j))) for lane, (j, i) in enumerate(places)])
+    at = itertools.product(range(0, rows - tall + 1, tall), range(0, columns - wide + 1, wide))
+    requests = [tuple([(lane, r + i, c + j) for lane, i, j in run]) for r, c in at for run in runs]
     return TileAccess(elems, tuple(requests), name)
 
 

@@ -151,9 +151,15 @@ def vector_bytes(axis: Axis, element_bytes: int) -> int:
     return 16 if axis.size is None else math.gcd(axis.size * element_bytes, 16)
 
 
-@functools.lru_cache(8192)
 def registers(form: ProductForm, tile: ProductTile) -> int:
     """About the registers without which a thread spills."""
+    return _registers(form, tile.m, tile.n, tile.warps)
+
+
+@functools.lru_cache(8192)
+def _registers(form: ProductForm, m: int, n: int, warps: tuple[int, int]) -> int:
+    """The same for each step and number of stages."""
+    tile = ProductTile(m, n, SLICE, 1, warps)
     (_down, across), rows = tile.warps, tile.m // tile.warps[0]
     sums = sum(
         rows * (tile.n // across if d.columns is form.columns else columns_of(form, d.columns, tile)) for d in form.dots
