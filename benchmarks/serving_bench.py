@@ -1,4 +1,4 @@
-"""Operators that serve and train language models, beside their peers: weights of few bits, mixtures of experts.
+"""Operators of language models, beside their peers: weights of few bits, mixtures of experts, losses.
 
     python benchmarks/serving_bench.py [--json out.json] [--only int4,fp8]
 
@@ -86,10 +86,35 @@ def grouped(theirs: Any) -> Iterator[tuple[str, Ways]]:
         yield f"{t}x{n}x{k} of {groups}", ways
 
 
+def entropy(_: Any) -> Iterator[tuple[str, Ways]]:
+    """The loss of logits, forward and with its gradient; `copied` copies the logits once."""
+    for rows, classes in ((4096, 128256), (8192, 32000)):
+        x, target = normal(rows, classes, dtype=torch.bfloat16), torch.randint(0, classes, (rows,), device="cuda")
+        copy = torch.empty_like(x)
+
+        def both(loss, x=x) -> torch.Tensor:
+            leaf = x.detach().requires_grad_()
+            return torch.autograd.grad(loss(leaf), leaf)[0]
+
+        def eager(x, target=target) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(x.float(), target)
+
+        def ours(x, target=target) -> torch.Tensor:
+            return ops.cross_entropy(x, target)
+
+        size = f"{rows}x{classes} bf16"
+        copied_once = lambda x=x, copy=copy: copy.copy_(x)  # noqa: E731
+        yield size, {"graphene": lambda f=ours, x=x: f(x), "torch": lambda f=eager, x=x: f(x), "copied": copied_once}
+        yield (
+            f"{size}, with its gradient",
+            {"graphene": lambda f=ours, b=both: b(f), "torch": lambda f=eager, b=both: b(f), "copied": copied_once},
+        )
+
+
 def problems(theirs: Any) -> dict[str, Callable[[], Iterator[tuple[str, Ways]]]]:
     """By name: what yields the problems, each with its ways."""
     return {"int4": lambda: linear(theirs, fp8=False), "fp8": lambda: linear(theirs, fp8=True),
-            "grouped": lambda: grouped(theirs)}  # fmt: skip
+            "grouped": lambda: grouped(theirs), "entropy": lambda: entropy(theirs)}  # fmt: skip
 
 
 def one(ways: Ways, repeats: int) -> dict[str, Any]:

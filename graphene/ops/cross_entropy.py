@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 from typing import Any
 
 from graphene import _core, dtypes
@@ -13,12 +12,12 @@ from graphene.kernels.rows.cross_entropy import (
     cross_entropy_kernel,
 )
 from graphene.ops.core.activations import wide_dtype
-from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, same_shape, shape_text
+from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, check_tensors, same_shape, shape_text
 from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, public
 from graphene.ops.core.kernels import DTYPES, MOST, ROW_DTYPES, TOO_WIDE, target_device
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import contiguous, divides, merge, one_far, output, own, recipe, view
-from graphene.select.row_tiles import select_tile
+from graphene.select.rows import select_cross_entropy
 
 OPTIONS = "int ignore_index, float label_smoothing, float z_loss"
 
@@ -78,10 +77,10 @@ def _chosen(input: Arg, place: int, smoothing: float, z: float) -> CrossEntropyC
     for d in rows:
         count *= input.shape[d]
     shared = target_device(input.device).shared_bytes
-    tile = select_tile(count, width, getattr(dtypes, DTYPES[input.dtype]), 1, 0, align, shared, dense)
-    if tile.keep == "shared":  # each logit is read once, so that nothing has to be kept
-        tile = replace(tile, keep="memory", evict="default")
-    return CrossEntropyConfig(tile, getattr(dtypes, DTYPES[input.dtype]), smoothing != 0, z != 0)
+    return select_cross_entropy(
+        count, width, getattr(dtypes, DTYPES[input.dtype]), smoothing=smoothing != 0, z=z != 0, align_bytes=align,
+        dense_bytes=dense, shared_bytes=shared,
+    )  # fmt: skip
 
 
 def configure(input: Arg, target: Arg, ignore_index: int, smoothing: float, z: float) -> Any:
@@ -191,6 +190,7 @@ CROSS_ENTROPY = Defined(
 def cross_entropy(
     input: Tensor,
     target: Tensor,
+    weight: Tensor | None = None,
     *,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
@@ -206,15 +206,61 @@ def cross_entropy(
     once and keeps a number for each row, the backward pass reads them once and writes their gradient. On a GPU a target
     that is neither a class nor ignored makes the row's loss and gradient NaN. PyTorch's operators compute fp64.
 
+    ``weight`` (classes,) multiplies the loss of each row by the weight of its target, and the mean is of rows so
+    weighted. With label smoothing, too, it weighs the classes that share it, and PyTorch's operators compute the loss.
+
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
     if reduction not in ("mean", "sum", "none"):
         fail("OP_ARGUMENT", "cross_entropy: argument 'reduction' is not known",
              ['want: "mean", "sum" or "none"', f"got:  {reduction!r}"], "pass one of them")  # fmt: skip
-    losses, _ = (CROSS_ENTROPY.dispatched if is_compiling() else CROSS_ENTROPY.core)(
-        input, target, ignore_index, label_smoothing, z_loss
-    )
+    if weight is not None:
+        check_weight(input, weight)
+    if weight is not None and label_smoothing:
+        losses = smoothed_by_class(input, target, weight, ignore_index, label_smoothing, z_loss)
+    else:
+        losses, _ = (CROSS_ENTROPY.dispatched if is_compiling() else CROSS_ENTROPY.core)(
+            input, target, ignore_index, label_smoothing, z_loss
+        )
+        if weight is not None:
+            losses = losses * of_targets(weight, target, ignore_index, losses.dtype)
     if reduction == "none":
         return losses
     total = losses.sum()
-    return total if reduction == "sum" else total / (target != ignore_index).sum()
+    if reduction == "sum":
+        return total
+    if weight is None:
+        return total / (target != ignore_index).sum()
+    return total / of_targets(weight, target, ignore_index, losses.dtype).sum()
+
+
+def check_weight(input: Tensor, weight: Tensor) -> None:
+    """Raises OP_DTYPE, OP_DEVICE, OP_SHAPE unless there is a weight for each class."""
+    check_tensors("cross_entropy", {"input": input, "weight": weight})
+    check_dtypes("cross_entropy", {"weight": weight}, FLOATS)
+    check_devices("cross_entropy", {"input": input, "weight": weight})
+    if not same_shape(weight.shape, input.shape[-1:]):
+        fail("OP_SHAPE", "cross_entropy: argument 'weight' has the wrong shape",
+             [f"want: {shape_text(input.shape[-1:])}, one for each class", f"got:  {shape_text(weight.shape)}"],
+             "pass a vector")  # fmt: skip
+
+
+def of_targets(weight: Tensor, target: Tensor, ignore_index: int, dtype: Any) -> Tensor:
+    """The weight of each row's target; 0 where it is ignored, and that of some class where it is none."""
+    classes = weight.shape[0]
+    return torch.where(target == ignore_index, 0, weight.to(dtype)[target.clamp(0, max(classes - 1, 0))])
+
+
+def smoothed_by_class(
+    input: Tensor, target: Tensor, weight: Tensor, ignore_index: int, smoothing: float, z: float
+) -> Tensor:
+    """The losses of rows with weights of classes and label smoothing, by PyTorch's operators, in fp32."""
+    results(input, target, ignore_index, smoothing)
+    wide = input.to(wide_dtype(input.dtype))
+    loss = torch.nn.functional.cross_entropy(
+        wide.reshape(-1, wide.shape[-1]), target.reshape(-1), weight.to(wide.dtype), ignore_index=ignore_index,
+        reduction="none", label_smoothing=smoothing,
+    ).reshape(target.shape)  # fmt: skip
+    if not z:
+        return loss
+    return loss + of_targets(weight, target, ignore_index, wide.dtype) * z * torch.logsumexp(wide, -1) ** 2

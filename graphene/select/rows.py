@@ -12,6 +12,11 @@ import graphene as gr
 from graphene import dtypes
 from graphene.errors import VerifyError
 from graphene.kernels.arguments import FLOATS, align, choice, element, flags, size
+from graphene.kernels.rows.cross_entropy import (
+    CrossEntropyConfig,
+    cross_entropy_backward_kernel,
+    cross_entropy_kernel,
+)
 from graphene.kernels.rows.groupnorm import GroupNormConfig, groupnorm_kernel
 from graphene.kernels.rows.layernorm import layernorm_kernel
 from graphene.kernels.rows.norm import NormConfig
@@ -45,12 +50,14 @@ __all__ = [
     "RowProblem",
     "choose",
     "estimate",
+    "select_cross_entropy",
     "select_groupnorm",
     "select_norm",
     "select_norm_backward",
     "select_norm_columns",
     "select_softmax",
     "select_softmax_columns",
+    "usual_cross_entropies",
     "usual_groupnorms",
     "usual_log_softmaxes",
 ]
@@ -290,6 +297,43 @@ def usual_log_softmaxes() -> Iterator[tuple[str, str, Callable[[], Kernel]]]:
             beside = select_softmax_columns(rows, width, dtype, align_bytes=align_bytes)
             of_columns = functools.partial(log_softmax_columns_kernel, beside)
             yield "log_softmax_columns", f"{rows}x{width} {name}", of_columns
+
+
+def select_cross_entropy(
+    rows: int,
+    classes: int,
+    dtype: gr.DType = gr.fp16,
+    *,
+    smoothing: bool = False,
+    z: bool = False,
+    align_bytes: int = 16,
+    dense_bytes: int = 0,
+    shared_bytes: int = 99 * 1024,
+) -> CrossEntropyConfig:
+    """The configuration for `rows` rows of `classes` logits, of the loss and of its gradient.
+
+    The other arguments are those of ``select_tile`` and of CrossEntropyConfig. Raises VerifyError KERNEL_ARGUMENT.
+    """
+    tile = select_tile(rows, classes, dtype, 1, 0, align_bytes, shared_bytes, dense_bytes)
+    if tile.keep == "shared":  # each logit is read once, so that nothing has to be kept
+        tile = replace(tile, keep="memory", evict="default")
+    return CrossEntropyConfig(tile, dtype, smoothing, z)
+
+
+def usual_cross_entropies() -> Iterator[tuple[str, str, Callable[[], Kernel]]]:
+    """Function, problem and maker of kernels, for vocabularies of usual models, and for odd sizes."""
+    sizes = ((16, 10), (1024, 1001), (4096, 32000), (4096, 50257), (4096, 128256))
+    kernels = (("cross_entropy", cross_entropy_kernel), ("cross_entropy_backward", cross_entropy_backward_kernel))
+    for (rows, classes), name, more in itertools.product(sizes, FLOATS, (False, True)):
+        dtype = getattr(dtypes, name)
+        align_bytes = 16 if classes % 8 == 0 else dtype.bits // 8 * (2 - classes % 2)
+        dense = 0 if classes % 8 == 0 else 16
+        config = select_cross_entropy(
+            rows, classes, dtype, smoothing=more, z=more, align_bytes=align_bytes, dense_bytes=dense
+        )
+        for function, build in kernels:
+            problem = f"{rows}x{classes} {name}{', smoothed, with z' * more}"
+            yield function, problem, functools.partial(build, config)
 
 
 def select_softmax_columns(

@@ -52,6 +52,24 @@ def test_z_loss_infinities_and_other_targets() -> None:
     assert torch.autograd.grad(got.sum(), x)[0][3].isnan().all()
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_weights_of_classes(smoothing: float, reduction: str) -> None:
+    x, target, weight = logits(6, 20), torch.randint(0, 20, (6,)), torch.rand(20)
+    target[2] = -100
+    wide, options = x.detach().double().requires_grad_(), {"label_smoothing": smoothing, "reduction": reduction}
+    got = ops.cross_entropy(x, target, weight, **options)
+    want = F.cross_entropy(wide, target, weight.double(), **options)
+    assert torch.allclose(got.double(), want, rtol=1e-5, atol=1e-5)
+    (g,), (exact,) = torch.autograd.grad(got.sum(), x), torch.autograd.grad(want.sum(), wide)
+    assert torch.allclose(g.double(), exact, rtol=2e-3, atol=1e-5)
+    more = ops.cross_entropy(x, target, weight, z_loss=0.5, **options) - got
+    of_rows = torch.where(target == -100, 0, weight.double()[target.clamp(min=0)])
+    z = of_rows * torch.logsumexp(wide, -1) ** 2 / 2
+    z = {"mean": z.sum() / of_rows.sum(), "sum": z.sum(), "none": z}[reduction]
+    assert torch.allclose(more.double(), z, rtol=1e-3, atol=1e-3)
+
+
 def test_views_and_empty() -> None:
     x, target = logits(40, 6).detach().T, torch.randint(0, 40, (6,))
     assert "input is copied first" in ops.explain(ops.cross_entropy, x, target)
@@ -64,6 +82,8 @@ def test_errors() -> None:
     for call, code, text in (
         (lambda: ops.cross_entropy(x, target[:2]), "OP_SHAPE", "want: [3], as 'input' without its last dimension"),
         (lambda: ops.cross_entropy(x, x), "OP_DTYPE", "'target' has a dtype that it does not take"),
+        (lambda: ops.cross_entropy(x, target, torch.ones(3)), "OP_SHAPE", "want: [8], one for each class"),
+        (lambda: ops.cross_entropy(x, target, target), "OP_DTYPE", "'weight' has a dtype"),
         (lambda: ops.cross_entropy(x, target, reduction="max"), "OP_ARGUMENT", "'reduction' is not known"),
         (lambda: ops.cross_entropy(x, target, label_smoothing=2.0), "OP_ARGUMENT", "want: a number from 0 to 1"),
     ):

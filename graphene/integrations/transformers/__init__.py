@@ -8,6 +8,8 @@ and ``accelerate(model)`` also replaces the parts around attention that were mea
 
     accelerate(model)   # prints what it replaced and what it left, and why; restore(model) undoes it
 
+``model.loss_function = causal_lm_loss`` computes the loss of a causal language model without a copy of its logits.
+
 A model whose attention does not come from transformers' interface raises OP_ARGUMENT when it is made.
 
 The package needs transformers 5.
@@ -20,10 +22,11 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from graphene.integrations.transformers._accelerate import accelerate, accelerated, restore
 from graphene.integrations.transformers._attention import attention
 from graphene.integrations.transformers._interface import NAME, refuse_others
+from graphene.integrations.transformers._loss import causal_lm_loss
 from graphene.integrations.transformers._masks import mask
 
 AttentionInterface.register(NAME, attention)
 AttentionMaskInterface.register(NAME, mask)
 refuse_others()
 
-__all__ = ["NAME", "accelerate", "accelerated", "attention", "mask", "restore"]
+__all__ = ["NAME", "accelerate", "accelerated", "attention", "causal_lm_loss", "mask", "restore"]
