@@ -164,7 +164,9 @@ class _Weights:
             if c.zeros:
                 args["zero"][...] &= 31
 
-        return {"means": product, "arguments": gr.Arguments(prepare)}
+        multiple, whole = max(c.group, CHUNK), c.depth * c.cluster
+        depths = (multiple, c.depth + multiple, whole * c.stages + multiple)  # blocks have no stage, one, or all
+        return {"means": product, "arguments": gr.Arguments(prepare, values={"K": depths})}
 
     def kernel(self) -> gr.Kernel:
         """The kernel."""
