@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from transformers import AutoModel, AutoModelForCausalLM
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 BERT_LIKE = dict(vocab_size=99, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
@@ -38,16 +38,30 @@ DECODERS = {
     "gemma2": ("gemma2", LLAMA_LIKE | dict(head_dim=16, sliding_window=5)),
 }
 
+T5_LIKE = dict(vocab_size=99, d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2, decoder_start_token_id=0)
+BART_LIKE = dict(vocab_size=99, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2,
+                 decoder_attention_heads=2, encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=128,
+                 pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=2,
+                 forced_eos_token_id=None)  # fmt: skip
+ENCODER_DECODERS = {
+    "t5": ("t5", T5_LIKE),
+    "bart": ("bart", BART_LIKE),
+    "whisper": ("whisper", BART_LIKE | dict(num_mel_bins=8, max_source_positions=30, max_target_positions=64,
+                                            suppress_tokens=None, begin_suppress_tokens=None)),
+}  # fmt: skip
+
 
 def config(name, **more):
-    kind, settings = (ENCODERS | DECODERS)[name]
+    kind, settings = (ENCODERS | DECODERS | ENCODER_DECODERS)[name]
     return CONFIG_MAPPING[kind](**(settings | more))
 
 
 def network(name, attn="graphene", dtype=torch.float32, causal_lm=False, device="cpu", **more):
-    """The network with weights that depend on its name and configuration alone."""
+    """The network with weights that depend on its name and configuration alone; an encoder-decoder's with its head."""
     torch.manual_seed(0)
     make = AutoModelForCausalLM if causal_lm else AutoModel
+    if name in ENCODER_DECODERS:
+        make = AutoModelForSpeechSeq2Seq if name == "whisper" else AutoModelForSeq2SeqLM
     model = make.from_config(config(name, **more), attn_implementation=attn)
     with torch.no_grad():  # norms that are not the identity
         for p in model.parameters():
@@ -65,3 +79,9 @@ def batch(lengths=None, rows=3, length=11, side="right", device="cpu"):
     size = torch.tensor(lengths)[:, None]
     seen = at < size if side == "right" else at >= length - size
     return {"input_ids": ids[: len(lengths)], "attention_mask": seen.long().to(device)}
+
+
+def sounds(seed=0, device="cpu"):
+    """input_features of two sounds."""
+    features = torch.randn(2, 8, 60, generator=torch.Generator().manual_seed(seed))
+    return {"input_features": features.to(device)}

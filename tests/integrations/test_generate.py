@@ -70,8 +70,40 @@ def test_sampling_and_longer_caches(recording) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "lengths", "ask"),
+    [("gemma2", [11, 4, 7], dict(num_beams=3)), ("llama", None, dict(do_sample=True, num_return_sequences=2)),
+     ("t5", [11, 4, 7], dict(num_beams=3, num_return_sequences=2)), ("bart", [11, 4, 7], {}), ("whisper", None, {})],
+)  # fmt: skip
+def test_several_sequences_and_encoders(name, lengths, ask, recording) -> None:
+    """Beams, several samples of a prompt, decoders that read an encoder's states: other states in the second call."""
+    plain, model = pair(name, **WINDOW.get(name, {}))
+    with torch.no_grad():
+        for m in (plain, model):
+            for p in m.parameters():  # so that what is attended to matters
+                if p.dim() == 2:
+                    p.mul_(3)
+    found = []
+    for seed in (0, 1):
+        inputs = networks.sounds(seed) if name == "whisper" else networks.batch(lengths, side="left")
+        if seed and name != "whisper":
+            inputs["input_ids"] = (inputs["input_ids"] + 7) % 99
+            if lengths and name in networks.ENCODER_DECODERS:
+                inputs["attention_mask"] = inputs["attention_mask"].flip(0)
+        made = []
+        for m in (plain, model):
+            torch.manual_seed(3)
+            made.append(m.generate(**inputs, **(ASK | ask)))
+        assert torch.equal(*made), seed
+        found.append(made[0])
+    assert name == "whisper" or not torch.equal(*found)
+    orders = 1 if "num_beams" in ask else 0
+    assert len(recording) == orders + (2 if name in WINDOW else 1)
+    assert sum(r.replays for r in recording) >= 25 * (1 + orders)
+
+
+@pytest.mark.parametrize(
     "other",
-    [dict(num_beams=2, max_new_tokens=16), dict(use_cache=False, max_new_tokens=16),
+    [dict(use_cache=False, max_new_tokens=16), dict(max_new_tokens=5, num_beams=2),
      dict(return_dict_in_generate=True, max_new_tokens=16), dict(max_new_tokens=5, disable_compile=True)],
     ids=str,
 )  # fmt: skip

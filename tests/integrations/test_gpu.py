@@ -135,6 +135,28 @@ def test_generate_by_recorded_steps(name) -> None:
             assert torch.equal(got[:, 24:][clear], want.sequences[:, 24:][clear])
 
 
+@pytest.mark.parametrize("name", ["t5", "bart", "whisper", "llama"])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_recorded_steps_of_beams_and_encoders(name, beams) -> None:
+    """Tokens are those of transformers' own loop over the same kernels, wherever its choice is clear, in each call."""
+    if (name, beams) == ("llama", 1):
+        pytest.skip("test_generate_by_recorded_steps does that")
+    make = dict(dtype=torch.float32, device="cuda")  # in which the best beam is clear
+    plain = networks.network(name, "eager", causal_lm=True, **make)
+    model = integration.accelerate(networks.network(name, "eager", causal_lm=True, **make), show=False)
+    for seed in (0, 1):
+        if name == "whisper":
+            inputs = networks.sounds(seed, device="cuda")
+        else:
+            inputs = networks.batch([24, 9, 17][:: 1 - 2 * seed], length=24, side="left", device="cuda")
+        ask = dict(max_new_tokens=30, do_sample=False, num_beams=beams, eos_token_id=None)
+        assert torch.equal(model.generate(**inputs, **ask), plain.generate(**inputs, **ask))
+        (decoding,) = integration.accelerated(model).decoding
+        assert decoding.refused is None
+        assert any(step is not None and step.proofs == 2 for step in decoding.steps.known.values())
+        assert (decoding.steps.order is not None) == (beams > 1)
+
+
 def ask_scores(ask):
     return ask | dict(return_dict_in_generate=True, output_scores=True)
 

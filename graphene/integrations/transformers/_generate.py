@@ -19,7 +19,8 @@ from graphene.nn._hooks import globally_hooked
 LEAST = 16  # new tokens from which on steps are recorded: four of them take longer for that
 MEMORY = 0.25  # the part of free memory that the cache may take
 ROUND = 64  # lengths of caches are multiples of this, so that other calls can use them, too
-MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
+BEAMS = (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
+MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, *BEAMS)
 
 
 class Decoding:
@@ -51,6 +52,16 @@ class Decoding:
             self.thread, self.taken = None, False
             self.lock.release()
 
+    @contextmanager
+    def search(self) -> Iterator[None]:
+        """One search of a call, which may have several, one after another, as Whisper's calls for long sounds do."""
+        used = self.mine and self.taken
+        try:
+            yield
+        finally:
+            if used:
+                self.taken = False
+
     def release(self) -> None:
         """Frees the cache and the recorded steps."""
         self.steps = self.made_for = None
@@ -68,11 +79,13 @@ class Decoding:
         """An empty cache for a call of ``generate()``; None where transformers should make one."""
         if not self.mine or self.taken or self.refused is not None or why_not(model, config, kwargs, mode, length):
             return None
-        made_for = (batch, torch.is_inference_mode_enabled(), _parts(model))
+        batch *= max(config.num_beams or 1, config.num_return_sequences or 1)
+        encoded = kwargs["encoder_outputs"][0].shape[1] if model.config.is_encoder_decoder else None
+        made_for = (batch, encoded, torch.is_inference_mode_enabled(), _parts(model))
         if self.steps is None or self.made_for != made_for or self.steps.length < length:
             self.steps = self.made_for = None
             rounded = -(-length // ROUND) * ROUND
-            cache = _fitting(model, batch, rounded)
+            cache = _fitting(model, batch, rounded, encoded)
             if cache is None:
                 return None
             self.steps, self.made_for = RecordedSteps(model, cache, rounded), made_for
@@ -86,8 +99,10 @@ def why_not(model: Any, config: Any, kwargs: dict[str, Any], mode: Any, length: 
     own = unfit(model)
     if own is not None:
         return own
-    if mode not in MODES or config.num_return_sequences != 1:
-        return "it is no greedy search and no sampling of one sequence"
+    if mode not in MODES:
+        return "it is no greedy search, no sampling and no search of beams"
+    if mode in BEAMS and hasattr(model, "_reorder_cache"):
+        return "its model has a way of its own to order beams"
     if kwargs.get("past_key_values") is not None or config.use_cache is False or config.is_assistant:
         return "it brings a cache, or wants none"
     if config.cache_implementation not in (None, "static") or config.prefill_chunk_size is not None:
@@ -96,9 +111,13 @@ def why_not(model: Any, config: Any, kwargs: dict[str, Any], mode: Any, length: 
         return "it says how steps are compiled"
     if config.return_dict_in_generate or config.output_attentions or config.output_hidden_states:
         return "it returns the cache or what layers compute"
-    ids = kwargs.get("input_ids")
-    prompt = kwargs.get("attention_mask", ids)
-    if prompt is None or length + 1 - prompt.shape[-1] < LEAST:
+    if model.config.is_encoder_decoder:
+        prompt = kwargs.get("decoder_attention_mask")
+        before = 1 if prompt is None else prompt.shape[-1]
+    else:
+        prompt = kwargs.get("attention_mask", kwargs.get("input_ids"))
+        before = length if prompt is None else prompt.shape[-1]
+    if length + 1 - before < LEAST:
         return f"it asks for fewer than {LEAST} tokens"
     if torch.is_autocast_enabled(model.device.type):
         return "autocast is on"
@@ -107,8 +126,6 @@ def why_not(model: Any, config: Any, kwargs: dict[str, Any], mode: Any, length: 
 
 def unfit(model: Any) -> str | None:
     """Why no call of this model records steps; None if some may."""
-    if getattr(model.config, "is_encoder_decoder", False):
-        return "its decoder also reads an encoder's states"
     if not getattr(model, "_can_compile_fullgraph", False):
         return "transformers does not know it to run over a static cache"
     if getattr(model, "hf_quantizer", None) is not None or hasattr(model, "hf_device_map"):
@@ -144,18 +161,21 @@ def _parts(model: Any) -> tuple[Any, ...]:
     return where, tuple(map(id, model.modules())), model.config._attn_implementation
 
 
-def _fitting(model: Any, batch: int, length: int) -> Any:
+def _fitting(model: Any, batch: int, length: int, encoded: int | None) -> Any:
     """A new cache if it takes little of the free memory."""
     config = model.config.get_text_config(decoder=True)
     try:
-        cache = new_cache(config, length)
+        cache = new_cache(config, length, encoded)
     except (AttributeError, KeyError, TypeError, ValueError):  # configurations that static caches do not know
         return None
     if cache is None:
         return None
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    size = sum(n.max_cache_len for n in cache.layers) * 2 * batch * heads * width * model.dtype.itemsize
+    width = getattr(config, "head_dim", None) or getattr(config, "d_kv", None)
+    width = width or config.hidden_size // config.num_attention_heads
+    parts = [cache] if encoded is None else [cache.self_attention_cache, cache.cross_attention_cache]
+    positions = sum(n.max_cache_len for part in parts for n in part.layers)
+    size = positions * 2 * batch * heads * width * model.dtype.itemsize
     return cache if size <= MEMORY * _free(model.device) else None
 
 
@@ -164,6 +184,23 @@ def _free(device: Any) -> float:
         return float("inf")
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return float(torch.cuda.mem_get_info(device)[0] + unused)
+
+
+class Searching:
+    """A model while it searches with beams: a call of it is a recorded step, and its cache is ordered in place."""
+
+    def __init__(self, model: Any, steps: RecordedSteps) -> None:
+        self._model, self._steps = model, steps
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def __call__(self, **inputs: Any) -> Any:
+        return self._steps(**inputs)
+
+    def _reorder_cache(self, cache: Any, beams: Any) -> Any:
+        self._steps.reorder(beams)
+        return cache
 
 
 def methods(original: Any, decoding: Decoding) -> dict[str, Any]:
@@ -194,6 +231,15 @@ def methods(original: Any, decoding: Decoding) -> dict[str, Any]:
             return decoding.steps
         return original.get_compiled_call(self, compile_config)
 
+    def _sample(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with decoding.search():
+            return original._sample(self, *args, **kwargs)
+
+    def _beam_search(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with decoding.search():
+            steps = decoding.steps if decoding.mine and decoding.taken else None
+            return original._beam_search(self if steps is None else Searching(self, steps), *args, **kwargs)
+
     names = ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation", "create_masks_for_generate")
     plain = all(getattr(original, n, None) is getattr(GenerationMixin, n, None) for n in names)
 
@@ -207,7 +253,8 @@ def methods(original: Any, decoding: Decoding) -> dict[str, Any]:
         with _masks.for_steps(decoding.uses(kwargs.get("past_key_values"))):
             return original.prepare_inputs_for_generation(self, *args, **kwargs)
 
-    made = (generate, _prepare_cache_for_generation, _valid_auto_compile_criteria, get_compiled_call)
-    named = {f.__name__: f for f in (*made, prepare_inputs_for_generation)}
+    made = (generate, _prepare_cache_for_generation, _valid_auto_compile_criteria, get_compiled_call,
+            _sample, _beam_search, prepare_inputs_for_generation)  # fmt: skip
+    named = {f.__name__: f for f in made}
     # transformers reads signatures to know which arguments a model takes.
     return {name: functools.wraps(getattr(original, name))(f) for name, f in named.items()}

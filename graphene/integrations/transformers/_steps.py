@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from transformers.cache_utils import StaticCache, StaticLayer, StaticSlidingWindowLayer
+from transformers.cache_utils import EncoderDecoderCache, StaticCache, StaticLayer, StaticSlidingWindowLayer
+from transformers.utils.generic import ModelOutput
 
 from graphene.integrations.transformers import _masks
 
@@ -20,6 +21,7 @@ SAME = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}  # the d
 NEXT = "_graphene_next"  # the name of the inputs of a step that differs from the one before it by its token alone
 FORMS = 8  # as many forms are recorded for a cache
 PROOFS = 2  # as many steps of a form run both ways
+ENCODER = "encoder_outputs."  # the beginning of names of what an encoder gave: the same tensors in each step of a call
 
 
 class Layer(StaticLayer):  # type: ignore[misc]
@@ -70,14 +72,21 @@ class GraphOfLaunches:
         self.graph.replay()
 
 
-def new_cache(config: Any, length: int) -> StaticCache | None:
-    """A static cache for a model's configuration; None if its layers keep something else than keys and values."""
+def new_cache(config: Any, length: int, encoded: int | None = None) -> StaticCache | EncoderDecoderCache | None:
+    """A static cache for a model's configuration; None if its layers keep something else than keys and values.
+
+    ``encoded``: how many states of an encoder the layers read, too; None without an encoder.
+    """
     cache = StaticCache(config=config, max_cache_len=length)
     if not cache.layers or any(type(n) not in (StaticLayer, StaticSlidingWindowLayer) for n in cache.layers):
         return None
     for layer in cache.layers:
         layer.__class__ = Layer if type(layer) is StaticLayer else Window
-    return cache
+    if encoded is None:
+        return cache
+    across = StaticCache(config=config, max_cache_len=encoded)
+    across.layers = [StaticLayer(encoded) for _ in across.layers]  # a window is one of the decoder's own positions
+    return EncoderDecoderCache(cache, across)
 
 
 class Form(NamedTuple):
@@ -94,6 +103,7 @@ class RecordedStep:
         self.tensors = {name: t.clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
         self.recorded: Any = None
         self.proofs = 0
+        self.encoder: dict[str, Any] = {}  # what was copied from this call's encoder
         masks = [n for n, t in self.tensors.items() if n.startswith("attention_mask") and t.dtype == torch.bool]
         rest = set(self.tensors) - {"input_ids", "position_ids", *masks}
         self.mask = masks[0] if len(masks) == 1 and not rest else None  # the mask, if it and the tokens are all
@@ -106,19 +116,28 @@ class RecordedStep:
             more = now & ~seen
             self.grows = self.grows and bool((seen <= now).all() and (more.sum(-1) == 1).all())
         for name, t in tensors.items():
-            self.tensors[name].copy_(t)
+            if not name.startswith(ENCODER):
+                self.tensors[name].copy_(t)
+            elif self.encoder.get(name) is not t:
+                self.encoder[name] = t
+                self.tensors[name].copy_(t)
 
 
 class RecordedSteps:
     """The steps of a model over one cache: called in place of the model."""
 
-    def __init__(self, model: Any, cache: StaticCache, length: int) -> None:
+    def __init__(self, model: Any, cache: StaticCache | EncoderDecoderCache, length: int) -> None:
         self._model, self.cache, self.length = weakref.ref(model), cache, length
+        self.encodes = isinstance(cache, EncoderDecoderCache)
+        self.own: StaticCache = cache.self_attention_cache if self.encodes else cache  # that of the decoder's positions
+        self.ids = "decoder_input_ids" if self.encodes else "input_ids"
         self.record: Callable[[Callable[[], Any]], Any] = GraphOfLaunches
         self.known: dict[tuple[Any, ...], RecordedStep | None] = {}  # None: it ran once
         self.current: RecordedStep | None = None  # that of this call, if its next step differs by its token alone
         self.why: str | None = None  # why nothing is recorded any more
         self.positions: Any = None
+        self.beams: Any = None  # which sequence each one goes on from, as the recorded order reads it
+        self.order: Any = None  # recorded: gives each sequence the keys and values of the one that it goes on from
 
     def model(self, **inputs: Any) -> Any:
         """The model's result by a call of its own."""
@@ -130,6 +149,9 @@ class RecordedSteps:
         """Empties the cache for another sequence."""
         self.cache.reset()
         self.current = None
+        for step in self.known.values():
+            if step is not None:
+                step.encoder = {}
 
     def __call__(self, **inputs: Any) -> Any:
         """The model's result for inputs of ``generate()``."""
@@ -176,10 +198,12 @@ class RecordedSteps:
 
     def form(self, inputs: dict[str, Any]) -> Form | None:
         """The form of a step; None for other calls."""
-        ids = inputs.get("input_ids")
-        if ids is None or ids.shape[-1] != 1 or not self.cache.is_initialized:
+        ids = inputs.get(self.ids)
+        if ids is None or ids.shape[-1] != 1 or not self.own.is_initialized:
             return None
         if inputs.get("past_key_values") is not self.cache:
+            return None
+        if isinstance(self.cache, EncoderDecoderCache) and not all(self.cache.is_updated.values()):
             return None
         key: list[Any] = [tuple(n.cumulative_length_int >= n.max_cache_len for n in self.sliding())]
         tensors: dict[str, Any] = {}
@@ -203,11 +227,11 @@ class RecordedSteps:
 
     def sliding(self) -> list[Any]:
         """The layers of a window."""
-        return [n for n in self.cache.layers if isinstance(n, StaticSlidingWindowLayer)]
+        return [n for n in self.own.layers if isinstance(n, StaticSlidingWindowLayer)]
 
     def full(self) -> list[Any]:
         """The layers that hold all positions."""
-        return [n for n in self.cache.layers if type(n) is Layer]
+        return [n for n in self.own.layers if type(n) is Layer]
 
     def share(self) -> None:
         """Makes the layers' positions parts of one tensor."""
@@ -222,13 +246,18 @@ class RecordedSteps:
         self.share()
         step, layers = RecordedStep(form.tensors), self.full()
         held = _with(inputs, step.tensors)
+        if self.encodes and held.get("decoder_attention_mask") is None:
+            # Without one BART's kin make one of as many tokens as there are, and wait for the device to say how many.
+            ids = held[self.ids]
+            held["decoder_attention_mask"] = torch.ones(ids.shape[0], self.length, dtype=torch.long, device=ids.device)
         before = [n.cumulative_length_int for n in self.sliding()]
 
         def run() -> Any:
             for layer, at in zip(layers, () if self.positions is None else self.positions.split(1), strict=True):
                 layer.at = at
             try:
-                out = self.model(**held)
+                with _masks.for_steps(True):  # an encoder-decoder makes its masks itself
+                    out = self.model(**held)
             finally:
                 for layer in layers:
                     layer.at = None
@@ -239,7 +268,8 @@ class RecordedSteps:
         try:
             step.recorded = self.record(run)
             out = step.recorded.result
-            other = {n for n, v in out.items() if v is not None} - {"logits", "past_key_values"}
+            given = {"logits", "past_key_values"} | ({"encoder_last_hidden_state"} if self.encodes else set())
+            other = {n for n, v in out.items() if v is not None} - given
             if not other and out.get("past_key_values") in (None, self.cache):
                 return step
             self.why = f"its steps return {', '.join(sorted(other)) or 'another cache'}"
@@ -251,13 +281,35 @@ class RecordedSteps:
                 layer.cumulative_length_int = number
         return None
 
+    def reorder(self, beams: Any) -> None:
+        """Gives sequence i the keys and values of sequence beams[i], in place: recorded steps read them there.
+
+        What an encoder's states became is the same for all beams of a sequence, and stays.
+        """
+        held = [t for n in self.own.layers for t in (n.keys, n.values)]
+        if self.beams is None:
+            self.beams = beams.clone()
+        else:
+            self.beams.copy_(beams)
+
+        def run() -> None:
+            for t in held:
+                t.copy_(t.index_select(0, self.beams))
+
+        if self.order is None and self.why is None and any(self.known.values()):  # steps can be recorded
+            self.order = self.record(run)
+        if self.order is None:
+            run()
+        else:
+            self.order.replay()
+
     def proof(self, step: RecordedStep, form: Form, inputs: dict[str, Any]) -> Any:
         """Runs a step both ways and compares their logits."""
-        kept = [[n.keys.clone(), n.values.clone(), n.cumulative_length.clone()] for n in self.cache.layers]
+        kept = [[n.keys.clone(), n.values.clone(), n.cumulative_length.clone()] for n in self.own.layers]
         numbers = [n.cumulative_length_int for n in self.sliding()]
 
         def back() -> None:
-            for layer, tensors in zip(self.cache.layers, kept, strict=True):
+            for layer, tensors in zip(self.own.layers, kept, strict=True):
                 for now, before in zip((layer.keys, layer.values, layer.cumulative_length), tensors, strict=True):
                     now.copy_(before)
             for layer, number in zip(self.sliding(), numbers, strict=True):
@@ -293,7 +345,8 @@ def _with(inputs: dict[str, Any], tensors: dict[str, Any], around: str = "") -> 
     for name, value in inputs.items():
         held = tensors.get(around + name)
         if isinstance(value, dict):
-            made[name] = _with(value, tensors, f"{around}{name}.")
+            inner = _with(value, tensors, f"{around}{name}.")
+            made[name] = type(value)(**inner) if isinstance(value, ModelOutput) else inner
         elif held is None:
             made[name] = value
         elif isinstance(value, _masks.Mask):
