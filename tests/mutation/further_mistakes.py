@@ -84,8 +84,21 @@ def _sums(name: str, *arguments: int) -> Callable[[Any], gr.Kernel]:
     return build
 
 
+def _entropy(tile: tuple[int, ...], gradient: bool = False, **options: Any) -> Callable[[Any], gr.Kernel]:
+    def build(k: Any) -> gr.Kernel:
+        module = _of("rows.cross_entropy")
+        make = module.cross_entropy_backward_kernel if gradient else module.cross_entropy_kernel
+        kernel: gr.Kernel = make(module.CrossEntropyConfig(k.RowTile(*tile), **options))
+        return kernel
+
+    return build
+
+
 BUILD: dict[str, Callable[[Any], gr.Kernel]] = PRODUCTS | HOPPER
 BUILD |= {
+    "entropy": _entropy((50, 8, 8, 2), smoothing=True, z=True),
+    "entropy in parts": _entropy((600, 32, 1, 8, "memory")),
+    "entropy's gradient": _entropy((50, 8, 8, 2), True, smoothing=True, z=True),
     "decode": _decode(32, {"right": True, "group": 3}, BM=16, BN=32, WARPS=2, stages=2, cluster=2, lse=True),
     "decode parts": _decode(16, {"group": 2}, BM=8, BN=16, WARPS=1, stages=2, split=True),
     "decode one": _decode(64, {"left": True, "right": True}, BM=8, BN=32, WARPS=2, stages=2),

@@ -81,13 +81,14 @@ def _gradient(
     return {"dX": np.where(target == ignored, 0, dX)}
 
 
-def _targets(args: Any, _: Any) -> None:
-    """For a check: classes as targets, one of which is ignored, and the logarithms that belong to the logits."""
+def _targets(args: Any, rng: Any) -> None:
+    """For a check: classes as targets, ignored ones, and numbers outside the classes; and the logits' logarithms."""
     import numpy as np
 
     x = np.asarray(args["X"], np.float64)
     rows, classes = x.shape
-    args["target"][...] = (np.arange(rows) * 7 + 3) % classes
+    others = rng.choice([-1, classes, -(2**40), 2**40, int(args["ignored"])], rows)
+    args["target"][...] = np.where(rng.random(rows) < 0.3, others, (np.arange(rows) * 7 + 3) % classes)
     if "lse" in args and "g" in args:
         with np.errstate(all="ignore"):
             args["lse"][...] = _log_sum(x)
