@@ -16,6 +16,7 @@ from graphene.judge.data import KINDS, Laid, draw, draw_integers, laid_as, lay, 
 from graphene.judge.formats import as_scalar, decode, is_float, is_packed, range_of
 from graphene.judge.memory import room
 from graphene.judge.numbers import Numbers, sizes_of, statements, threads_of
+from graphene.judge.rare import FAR, Rare
 from graphene.judge.signature import Argument, Facts, Parameter, Signature
 from graphene.judge.turning import turning
 from graphene.judge.verdict import as_double, axis_of_bytes
@@ -39,7 +40,6 @@ _LIVELY = ("rising", "large", "falling", "positive")  # kinds that show edges, t
 _LEAST_SCALAR = 0.05  # of such calls
 _FAR_KINDS, _ALONE = ("cold", "pit", "peak"), 3  # what tensors of a kernel have alone: so many of them
 _OTHERS = 3  # values of a size that keep a launch's conditions beside some values of others alone
-_FAR = 2.0**10  # scalars from here on take rare paths
 _RESULTS, _A_DOUBLING = 12, 10  # doublings of the number of results that count, each as this many statements
 _MOST_BYTES = 1 << 26  # the most bytes of a call's arguments
 _BYTES_AN_ELEMENT = 40  # for the kernel's argument, the meaning's, the former value, and drawing it
@@ -246,13 +246,15 @@ class CallPlan:
                    for c, what, cost in bases]  # fmt: skip
         # 0 * infinity is NaN, so a kernel must not multiply values that a factor of 0 leaves out.
         telling = [(("", "infinite"), (n, 0.0)) for n in self.floats]
-        # Results of rows on rare paths must not depend on other rows.
-        telling += [(("", kind), (n, v)) for n in self.floats for v in self.scalars[n] if v >= _FAR
-                    for kind in ("uneven", "large")]  # fmt: skip
         covering = DataCovering(domains, reached, self._rng, telling)
         for number, (call, _, _) in enumerate(bases):
             covering.count(number, {"": call.kind, **call.scalars})
         return covering
+
+    def rare(self, bases: Iterable[frozenset[int]]) -> Rare:
+        """What repeats calls that reached what none of the bases did."""
+        farthest = {n: max(values) for n, values in self.scalars.items() if max(values, default=0) >= FAR}
+        return Rare(frozenset().union(*bases), self.kinds, farthest)
 
     def _results(self, call: Call) -> Iterable[Hashable]:
         """A thing to reach for each doubling of the number of results, since more results show more."""
@@ -276,7 +278,7 @@ class CallPlan:
             return self._call(d, self.kinds[0], self.usual_scalars, number)
         scalars = {}
         for i, n in enumerate(self.floats):
-            near = [v for v in self.scalars[n] if _LEAST_SCALAR <= abs(v) < _FAR] or [self.usual_scalars[n]]
+            near = [v for v in self.scalars[n] if _LEAST_SCALAR <= abs(v) < FAR] or [self.usual_scalars[n]]
             scalars[n] = near[(number // 2 + i) % len(near)]
         return self._call(d, self._lively[number // 2 % len(self._lively)], scalars, number)
 

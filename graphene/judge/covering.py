@@ -31,6 +31,7 @@ _LONGEST = 160  # quarters of a size's usual largest value
 _TELLING = 8  # the weight of a telling pair; that of other pairs is 1
 _STEEPNESS = 0.3  # what a call covers is divided by its cost to this power
 _STEEPER = 0.5  # the same for sizes
+_STEEPEST = 0.8  # the same where calls are repeated with other data
 
 
 class Covering:
@@ -271,6 +272,7 @@ class DataCovering:
         bits: dict[Any, int] = {}
         self._bases = [(sum(1 << bits.setdefault(x, len(bits)) for x in set(reached)), cost) for reached, cost in bases]
         self._seen: dict[Any, int] = {}
+        self._spread = 0  # what `spread` chose bases for
         self._again: dict[Any, int] = {}  # what was reached with a telling pair in two calls
 
     def _parts(self, d: Mapping[str, Any]) -> list[Any]:
@@ -313,6 +315,19 @@ class DataCovering:
             return None
         self.count(*best[1:])
         return best[1:]
+
+    def spread(self, d: dict[str, Any], most: float) -> tuple[int, dict[str, Any]] | None:
+        """Values by name at the base that reached most of what those before did not that this chose."""
+        for _ in range(2):
+            worth = [(reached & ~self._spread).bit_count() / max(cost, 1.0) ** _STEEPEST if cost <= most else 0.0
+                     for reached, cost in self._bases]  # fmt: skip
+            if any(worth):
+                base = worth.index(max(worth))
+                self._spread |= self._bases[base][0]
+                self.count(base, d)
+                return base, d
+            self._spread = 0
+        return None
 
     def again(self, d: dict[str, Any], most: float) -> tuple[int, dict[str, Any]] | None:
         """The base that reached most, of those that cost no more, for values by name; None if each costs more."""

@@ -34,9 +34,10 @@ def draw(kind: str, shape: tuple[int, ...], rng: Any) -> Any:
     if kind in ("rising", "falling"):
         x = x * 0.3 + (6 if kind == "rising" else -6) * (np.linspace(-1, 1, n) if n > 1 else np.zeros(n))
         others = shape[:-1]
-        if others and max(others) > 1:  # later rows are larger, so that maxima over rows grow again and again
+        if others and max(others) > 1:  # row by row, too: maxima over rows grow again and again, from either end
             longest = others.index(max(others))
             later = np.linspace(0.25, 2, max(others))
+            later = later if kind == "rising" else later[::-1]
             x = x * later.reshape([-1 if i == longest else 1 for i in range(len(shape))])
         return x
     if kind == "constant":
@@ -48,7 +49,12 @@ def draw(kind: str, shape: tuple[int, ...], rng: Any) -> Any:
     if kind == "large":
         return x * 20
     if kind == "uneven":  # one row has little to do with the next
-        small = rng.integers(2, size=len(rows)) if len(rows) > 8 else (r + turn) % 2  # of few rows each second one
+        small: Any = rng.integers(2, size=len(rows)) if len(rows) > 8 else (r + turn) % 2  # of few rows each second one
+        others = shape[:-1]
+        if turn > 3 and others and max(others) > 1:  # all rows up to some place are small, or all after it
+            at = others.index(max(others))
+            place = np.indices(others)[at].reshape(-1) < rng.integers(1, max(others))
+            small = place if turn == 4 else ~place
         sizes = np.where(small, rng.choice([0.0, 2.0**-14, 0.125], len(rows)), 8.0)
         return (rows * sizes[:, None]).reshape(shape)
     if kind == "spike":

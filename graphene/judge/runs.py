@@ -285,9 +285,12 @@ class Runner:
         covering = plan.data_covering([(r.call, r.reached, _CALL + r.lane_ops) for r in bases])
         self._knows_points = True  # of all sizes; to follow them takes a sixth of a run
         share, told = _FOR_TELLING * (lane_ops - self._spent()), 0
+        rare = plan.rare(r.reached for r in bases)
         for _ in range(calls):
             left = _CALL + max(lane_ops - self._spent(), _SMALL)
-            chosen = covering.next(left, told < share)
+            again = rare.next() if told < share else None
+            chosen = covering.spread(again, left) if again is not None else None
+            chosen = chosen or covering.next(left, told < share)
             if chosen is None and (kind := plan.alone()) is not None:
                 chosen = covering.again({"": kind, **plan.usual_scalars}, left)
             if chosen is None:
@@ -301,7 +304,9 @@ class Runner:
             if run is not None and run.ok and not run.reached >= base.reached:
                 strayed.add(at)
                 run = self._further(plan.with_data(base.call, d, len(out.runs)))
-            told += covering.tells(d) * (self._spent() - before)
+            if run is not None:
+                rare.count(d, run.reached)
+            told += (again is not None or covering.tells(d)) * (self._spent() - before)
             if run is not None and not run.ok:
                 break
 

@@ -11,7 +11,9 @@ import numpy as np
 import graphene as gr
 from graphene.judge.calls import CallPlan
 from graphene.judge.covering import DataCovering
+from graphene.judge.data import draw
 from graphene.judge.numbers import Numbers, turns_of
+from graphene.judge.rare import Rare
 from graphene.judge.signature import Signature
 from graphene.judge.work import Work
 from graphene.kernels import GemmConfig, ReductionConfig, gemm_launches, gemm_sm80, reduction_kernel
@@ -92,6 +94,32 @@ def test_data_are_drawn_for_every_part_that_calls_of_some_size_reached() -> None
     assert {c[1:] for c in chosen if c[0] == 1} == set(itertools.product("abc", (1, 2)))
     assert covering.next() is None
     assert DataCovering({"kind": "abc"}, [("dear", 9.0)], np.random.default_rng(0)).next(5.0) is None
+
+
+def test_calls_whose_data_led_somewhere_are_made_again_with_uneven_rows() -> None:
+    """Place 3 is reached by a large factor alone; the largest one shows most. After 14 calls others have their turn."""
+    rare = Rare(frozenset({1, 2}), ["normal", "uneven", "large"], {"scale": 6e8})
+    rare.count({"": "normal", "scale": 1.0}, frozenset({1, 2}))
+    assert rare.next() is None
+    rare.count({"": "spike", "scale": 7e4}, frozenset({1, 3}))
+    for _ in range(13):
+        again = rare.next()
+        assert again is not None
+        assert again["scale"] == 6e8
+        assert again[""] in ("uneven", "large")
+        rare.count(again, frozenset({3}))
+    assert rare.next() is None
+    bases = [(frozenset({1}), 1.0), (frozenset({1, 2}), 1.0), (frozenset({4}), 1e9)]
+    covering = DataCovering({"": ("uneven",)}, bases, np.random.default_rng(0))
+    chosen = [covering.spread({"": "uneven"}, 1e6) for _ in range(2)]
+    assert chosen == [(1, {"": "uneven"})] * 2  # what it reached is wanted anew, and the dear one costs too much
+
+
+def test_maxima_over_rows_grow_from_either_end() -> None:
+    rng = np.random.default_rng(0)
+    sizes = {kind: np.abs(draw(kind, (40, 8), rng)).max(1) for kind in ("rising", "falling")}
+    assert sizes["rising"][-1] > 4 * sizes["rising"][0]
+    assert sizes["falling"][0] > 4 * sizes["falling"][-1]
 
 
 def test_of_equal_worth_and_cost_a_call_with_more_results_shows_data() -> None:

@@ -67,7 +67,7 @@ def arguments(
         elif "saved_heads" in s:
             tiles.sizes(a, s)
 
-    scales = [0.18, 0.02, 1.0, 3.0, 0.5] + ([2.0**16, 6e8, 2.0**29] if far else [])
+    scales = [0.18, 0.02, 1.0, 3.0, 0.5] + ([7e4, 6e8, 1.1e9] if far else [])
     scales = [-0.18, -1.0, 0.0] if a.scaled else scales
     scales += [20.0] if a.wide else []
     caps = (200.0, 3000.0, 2.0**100) if a.wide else (3.0, 20.0, 0.5)
