@@ -181,7 +181,10 @@ def arrange(
         raise TypeError(
             f"a TileAccess has a number of elements and requests of (lane, row, column), got {accesses!r}"
         ) from None
-    return [Arrangement(s if s.bits else None, *rest) for s, *rest in found]
+    return [
+        Arrangement(a.swizzle if a.swizzle.bits else None, a.row_elems, a.bytes, a.wavefronts, a.conflicts)
+        for a in found
+    ]
 
 
 # Barriers
@@ -230,8 +233,8 @@ def fewest_barriers(
     ahead = _names("early operations", early)
     if unknown := [e for e in ahead if e not in number]:
         refuse("an early operation that does not exist", f"want: one of {names}", f"got: {unknown[0]!r}")
-    barriers, slot = _core.plan_slots(len(names), given, [number[e] for e in ahead])
-    return Slots(barriers, dict(zip(names, slot, strict=True)))
+    found = _core.plan_slots(len(names), given, [number[e] for e in ahead])
+    return Slots(found.barriers, dict(zip(names, found.slot, strict=True)))
 
 
 # Shared memory
@@ -280,8 +283,8 @@ def pack(objects: Mapping[Hashable, Alive], most_nodes: int = 200_000) -> Packin
         raise TypeError(f"objects= takes gr.plan.Alive by name, got {objects!r}")
     parts = [(o.bytes, o.align, o.first, o.end) for o in objects.values()]
     given = [(_count("bytes", b), _count("align", a), _count("first", f), _count("end", e)) for b, a, f, e in parts]
-    total, bound, at, optimal = _core.plan_pack(given, _count("most_nodes", most_nodes))
-    return Packing(total, bound, dict(zip(objects, at, strict=True)), optimal)
+    found = _core.plan_pack(given, _count("most_nodes", most_nodes))
+    return Packing(found.bytes, found.bound, dict(zip(objects, found.at, strict=True)), found.optimal)
 
 
 # Choices that depend on each other
@@ -353,8 +356,8 @@ def choose(
         kept = [
             ([number[n]], [0.0 if i == at else math.inf for i in range(sizes[number[n]])]) for n, at in fixed.items()
         ]
-        cost, found, _ = _core.plan_eliminate(sizes, [*factors, *kept], most_entries)
-        return cost, found
+        best = _core.plan_eliminate(sizes, [*factors, *kept], most_entries)
+        return best.cost, best.values
 
     fixed = {}
     for name, value in (pin or {}).items():

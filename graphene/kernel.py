@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
-    from graphene._core import Binary, KernelIR, LaunchManifest, Program
+    from graphene._core import Binary, KernelIR, LaunchManifest, Program, Statement
     from graphene.check import CheckResult, Mutant
     from graphene.dtypes import DType
     from graphene.promise import Arguments, Promise
@@ -354,6 +354,10 @@ class Kernel(_core.Launcher):
         SimulationError SIM_ARGUMENT for sizes that the symbols' facts exclude.
         """
         return _report.report(self, args, arch, all_blocks, sizes)
+
+    def statements(self) -> tuple[Statement, ...]:
+        """The statements in textual order, as data: kind, tensors, instruction, text, line, and those within each."""
+        return _core.ir_statements(self.ir)
 
     def syncs(self) -> list[Sync]:
         """The synchronisation statements in textual order: id, IR text and Python ``file:line`` of each."""

@@ -10,11 +10,10 @@ LAYOUT_FACT if the facts of the symbols leave that open, LAYOUT_PARSE for malfor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
 from graphene import _core
-from graphene._core import ComposedLayout, Layout, Swizzle
+from graphene._core import AccessCount, ComposedLayout, Layout, Swizzle
 
 if TYPE_CHECKING:
     from graphene._core import IntLike, IntTupleLike, LayoutLike, ModeTilerLike, ProfileLike
@@ -249,25 +248,6 @@ def swizzle(row_elems: int, dtype: Any) -> Swizzle:
     return _core.row_swizzle(row_elems, bits)
 
 
-@dataclass(frozen=True)
-class AccessCount:
-    """What the memory system makes of one access of a tile, by the rules of ``kernel.report()``.
-
-    ``requests``: instructions of warps, each of one vector a lane; ``bytes``: that all lanes move; ``vector_bytes``: of
-    the widest vector. Shared memory: ``wavefronts``, of which ``conflicts`` are more than the fewest, and ``ways``, the
-    most different words of one bank. Global memory: ``sectors`` of 32 bytes, and the fewest, ``ideal_sectors``.
-    """
-
-    requests: int
-    bytes: int
-    vector_bytes: int
-    wavefronts: int
-    conflicts: int
-    ways: int
-    sectors: int
-    ideal_sectors: int
-
-
 def count_access(tile: Any, tv: Layout, dtype: Any, swizzle: Swizzle | None = None) -> AccessCount:
     """Counts wavefronts and sectors of one access: thread t moves the elements ``tv(t, 0), tv(t, 1), ...`` of a tile.
 
@@ -289,4 +269,4 @@ def count_access(tile: Any, tv: Layout, dtype: Any, swizzle: Swizzle | None = No
         raise TypeError(f"swizzle= takes a gr.Swizzle, got {swizzle!r}")
     if not 0 < bits <= 128:
         _core.fail("LAYOUT_SIZE", "an element has 1 to 128 bits", [f"got: {bits}"], "")
-    return AccessCount(*_core.count_access(tile, tv, bits, swizzle or Swizzle(0, 0, 0)))
+    return _core.count_access(tile, tv, bits, swizzle or Swizzle(0, 0, 0))

@@ -1,14 +1,18 @@
-"""The protocols by which the code that runs, judges and measures a kernel knows it; `graphene.Kernel` has the first."""
+"""How code that runs, judges and measures a kernel knows it: protocols, of which `graphene.Kernel` has the first."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from graphene._core import Statement, StatementTensor
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from graphene._core import Binary, KernelIR, Program
     from graphene.promise import Promise
 
-__all__ = ["Launched", "Recorded"]
+__all__ = ["Launched", "Recorded", "Statement", "StatementTensor", "every"]
 
 
 class Recorded(Protocol):
@@ -54,3 +58,10 @@ class Launched(Protocol):
     def arguments(self) -> tuple[Any, ...]:
         """Names, functions of named arrays, numbers."""
         ...
+
+
+def every(statements: Sequence[Statement]) -> Iterator[Statement]:
+    """Statements and those within them, in textual order."""
+    for s in statements:
+        yield s
+        yield from every((*s.body, *s.otherwise))

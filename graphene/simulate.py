@@ -65,9 +65,9 @@ def _ids(name: str, ids: object) -> list[int]:
 def relaxation(sync: Sync) -> str | None:
     """The weaker form that ``relax=`` gives the statement; None if it has none."""
     if sync.op == "arrive":
-        if "release=" in sync.text:
+        if sync.releases:
             return "without release"
-        return "half of the bytes expected" if "expect" in sync.text else None
+        return "half of the bytes expected" if sync.expects else None
     return {"wait": "one more group in flight", "wait_phase": "for the other phase"}.get(sync.op)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphene import _core
 from graphene._core import Wrote
 from graphene.errors import SimulationError
+from graphene.recorded import every
 from graphene.simulate import check_seed
 
 if TYPE_CHECKING:
@@ -150,7 +150,8 @@ def watch(
     thread: int | None = None, limit: int = 10_000, arch: str | None = None, seed: int = 0,
 ) -> Watched:  # fmt: skip
     """What registers or a tensor in memory held, after which statement (Kernel.watch)."""
-    known = sorted(set(re.findall(r'(?:name=| = (?:input|output|inout) )"([^"]+)"', str(kernel))))
+    made = (s.outs[0].name for s in every(_core.ir_statements(kernel.ir)) if s.kind == "allocate")
+    known = sorted({t.name for t in kernel.ir.args} | set(made))
     if name not in known:
         near = difflib.get_close_matches(str(name), known, 3) or known[:8]
         raise ValueError(f"no register and no tensor of {kernel.name} is called {name!r}; there are {', '.join(near)}")

@@ -31,6 +31,7 @@ GROUPS = (
             "check",
             "simulate",
             "watched",
+            "recorded",
             "report",
             "dtypes",
             "sym",
@@ -102,6 +103,7 @@ PACKAGES = ("timings", "plan", "kernels", "ops", "nn", "integrations.transformer
 # What `kernel.check()` and its like return, which users name in annotations only.
 RESULTS = {
     "check": ("CheckError", "CheckResult", "Mutant"),
+    "recorded": ("Statement", "StatementTensor"),
     "simulate": ("SimulationStats", "Sync"),
     "watched": ("Step", "Steps", "Watched", "Wrote"),
     "report": ("AccessRow", "Occupancy", "Report", "WidthLimit"),

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "bind/bind.h"
+#include "bind/record.h"
 #include "layout/banks.h"
 #include "plan/eliminate.h"
 #include "plan/pack.h"
@@ -22,16 +23,45 @@ plan::TileAccess access_from_py(const std::pair<int, std::vector<std::vector<std
   return out;
 }
 
+void register_plan_records(py::module_& m) {
+  using N = layout::AccessCount;
+  register_record<N>(m, "AccessCount",
+                     R"doc(What the memory system makes of one access of a tile, by the rules of ``kernel.report()``.
+
+``requests``: instructions of warps, each of one vector a lane; ``bytes``: that all lanes move; ``vector_bytes``: of the
+widest vector. Shared memory: ``wavefronts``, of which ``conflicts`` are more than the fewest, and ``ways``, the most
+different words of one bank. Global memory: ``sectors`` of 32 bytes, and the fewest, ``ideal_sectors``.)doc",
+                     field("requests", &N::requests), field("bytes", &N::bytes),
+                     field("vector_bytes", &N::vector_bytes), field("wavefronts", &N::wavefronts),
+                     field("conflicts", &N::conflicts), field("ways", &N::ways), field("sectors", &N::sectors),
+                     field("ideal_sectors", &N::ideal_sectors));
+  using A = plan::Arrangement;
+  register_record<A>(m, "PlannedSwizzle", "A way to lay out a tile; `gr.plan.Arrangement` says what its fields are.",
+                     field("swizzle", &A::swizzle), field("row_elems", &A::row_elems), field("bytes", &A::bytes),
+                     field("wavefronts", &A::wavefronts), field("conflicts", &A::conflicts));
+  using S = plan::Slots;
+  register_record<S>(m, "PlannedSlots", "Barriers of an iteration, and the slot of each operation by its number.",
+                     field("barriers", &S::barriers), field("slot", &S::slot));
+  using P = plan::Packing;
+  register_record<P>(
+      m, "PlannedPacking",
+      "Where objects start, by number, and the bytes of all; at least `bound`; `optimal`: proven to be least.",
+      field("bytes", &P::bytes), field("bound", &P::bound), field("at", &P::at), field("optimal", &P::optimal));
+  using C = plan::Choice;
+  register_record<C>(m, "PlannedChoice",
+                     "The least cost, the value of each variable, and entries of the largest table.",
+                     field("cost", &C::cost), field("values", &C::values), field("largest_table", &C::largest_table));
+}
+
 }  // namespace
 
-// graphene/arrange.py checks the types of arguments, and names what comes back.
+// graphene/arrange.py checks the types of arguments, and says what came back by the caller's names.
 void register_plan(py::module_& m) {
+  register_plan_records(m);
   m.def(
       "count_access",
       [](const Layout& tile, const Layout& tv, int element_bits, const Swizzle& swizzle) {
-        const layout::AccessCount n = layout::count_access(tile, tv, element_bits, swizzle);
-        return py::make_tuple(n.requests, n.bytes, n.vector_bytes, n.wavefronts, n.conflicts, n.ways, n.sectors,
-                              n.ideal_sectors);
+        return layout::count_access(tile, tv, element_bits, swizzle);
       },
       py::arg("tile"), py::arg("tv"), py::arg("element_bits"), py::arg("swizzle"));
   m.def(
@@ -41,11 +71,7 @@ void register_plan(py::module_& m) {
          int most_padding) {
         std::vector<plan::TileAccess> given;
         for (const auto& a : accesses) given.push_back(access_from_py(a));
-        py::list out;
-        for (const plan::Arrangement& a : plan::arrangements(rows, columns, element_bits, given, most_padding)) {
-          out.append(py::make_tuple(a.swizzle, a.row_elems, a.bytes, a.wavefronts, a.conflicts));
-        }
-        return out;
+        return plan::arrangements(rows, columns, element_bits, given, most_padding);
       },
       py::arg("rows"), py::arg("columns"), py::arg("element_bits"), py::arg("accesses"), py::arg("most_padding"));
   m.def(
@@ -53,8 +79,7 @@ void register_plan(py::module_& m) {
       [](int operations, const std::vector<std::array<int, 4>>& edges, const std::vector<int>& early) {
         std::vector<plan::Dependence> given;
         for (const auto& [from, to, weight, distance] : edges) given.push_back({from, to, weight, distance});
-        const plan::Slots s = plan::fewest_barriers(operations, given, early);
-        return py::make_tuple(s.barriers, s.slot);
+        return plan::fewest_barriers(operations, given, early);
       },
       py::arg("operations"), py::arg("edges"), py::arg("early"));
   m.def(
@@ -62,8 +87,7 @@ void register_plan(py::module_& m) {
       [](const std::vector<std::array<std::int64_t, 4>>& objects, std::int64_t most_nodes) {
         std::vector<plan::Object> given;
         for (const auto& [bytes, align, first, end] : objects) given.push_back({bytes, align, first, end});
-        const plan::Packing p = plan::pack(given, most_nodes);
-        return py::make_tuple(p.bytes, p.bound, p.at, p.optimal);
+        return plan::pack(given, most_nodes);
       },
       py::arg("objects"), py::arg("most_nodes"));
   m.def(
@@ -72,8 +96,7 @@ void register_plan(py::module_& m) {
          std::int64_t most_entries) {
         std::vector<plan::Factor> given;
         for (const auto& [scope, table] : factors) given.push_back({scope, table});
-        const plan::Choice c = plan::eliminate(sizes, given, most_entries);
-        return py::make_tuple(c.cost, c.values, c.largest_table);
+        return plan::eliminate(sizes, given, most_entries);
       },
       py::arg("sizes"), py::arg("factors"), py::arg("most_entries"));
 }

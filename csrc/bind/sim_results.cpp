@@ -87,6 +87,7 @@ py::tuple trace_events(const sim::Trace& trace, const sim::Bytecode& code) {
     const std::string domain = e.domain == sim::Trace::kProducts ? "wgmma"
                                : e.domain >= 0                   ? code.copy_domains[static_cast<std::size_t>(e.domain)]
                                                                  : "";
+    const auto* sync = e.origin != nullptr ? e.origin->as<ir::SyncStmt>() : nullptr;
     return TraceEventRecord{kKinds[static_cast<std::size_t>(e.kind)],
                             e.warp,
                             domain,
@@ -95,6 +96,7 @@ py::tuple trace_events(const sim::Trace& trace, const sim::Bytecode& code) {
                             e.count,
                             e.call != nullptr ? e.call->atom->family : "",
                             e.call != nullptr ? atoms::name(e.call->atom->atom.kind) : "",
+                            sync != nullptr ? sync->op : "",
                             e.origin != nullptr ? e.origin->id : -1,
                             text_of(e.origin),
                             where_of(e.origin),
@@ -120,7 +122,7 @@ py::tuple rounding_points(const std::vector<sim::Rounding>& found) {
 CallRecord call_record(const sim::Stats& stats, const sim::Coverage& coverage,
                        const std::vector<sim::Rounding>& found) {
   const auto missed = [](const sim::Coverage::Event& e) {
-    return UnreachedRecord{key(e), unreached(e), e.stmt->loc.str()};
+    return UnreachedRecord{key(e), e.stmt->id, unreached(e), e.stmt->loc.str()};
   };
   return {
       stats.lane_ops, tuple_of(coverage.missed, missed), rounding_points(found), tuple_of(coverage.reached, key), {}};
@@ -168,7 +170,9 @@ ReportRecord report_record(const sim::Report& report) {
 py::list sync_records(const ir::Kernel& kernel) {
   py::list out;
   for (const ir::Stmt* s : sim::sync_statements(kernel)) {
-    out.append(SyncRecord{s->id, s->as<ir::SyncStmt>()->op, ir::head_line(*s), s->loc.str()});
+    const ir::SyncStmt& sync = *s->as<ir::SyncStmt>();
+    const bool expects = !sync.expect.empty() || !identical(sync.expect_bytes, Expr(0));
+    out.append(SyncRecord{s->id, sync.op, ir::head_line(*s), s->loc.str(), sync.attrs.contains("release"), expects});
   }
   return out;
 }
@@ -184,16 +188,16 @@ from its first instruction until the wait that covers it (``landed``; else none 
 "product" (``wgmma``), from the issue to the completion; from ``begin`` to ``until`` the agent is at it. "phase": of
 an mbarrier or a named barrier. ``warp``, ``block``: in the cluster; of a copy the block that receives it, of a phase
 the barrier's (``warp`` is -1). ``domain``: of copies and products. ``start``, ``end``: steps [start, end). ``count``:
-executions of one leaf in a row, or instructions of a group. ``atom``, ``spec``: the atomic spec and its kind. ``id``,
-``text``, ``where``: the IR statement and its Python ``file:line``. ``bytes``: of a copy. ``flops``: of a product.
+executions of one leaf in a row, or instructions of a group. ``atom``, ``spec``: the atomic spec and its kind. ``op``:
+the operation of a synchronising statement. ``id``, ``text``, ``where``: the IR statement and its Python ``file:line``. ``bytes``: of a copy. ``flops``: of a product.
 ``barrier``, ``phase``: at which an arrival, a wait or a copy is. ``reads``, ``writes``: stages of shared
 memory.)doc",
       field("kind", &E::kind), field("warp", &E::warp), field("domain", &E::domain), field("start", &E::start),
       field("end", &E::end), field("count", &E::count), field("atom", &E::atom), field("spec", &E::spec),
-      field("id", &E::id), field("text", &E::text), field("where", &E::where), field("landed", &E::landed),
-      field("block", &E::block), field("begin", &E::begin), field("until", &E::until), field("bytes", &E::bytes),
-      field("flops", &E::flops), field("barrier", &E::barrier), field("phase", &E::phase), field("reads", &E::reads),
-      field("writes", &E::writes));
+      field("op", &E::op), field("id", &E::id), field("text", &E::text), field("where", &E::where),
+      field("landed", &E::landed), field("block", &E::block), field("begin", &E::begin), field("until", &E::until),
+      field("bytes", &E::bytes), field("flops", &E::flops), field("barrier", &E::barrier), field("phase", &E::phase),
+      field("reads", &E::reads), field("writes", &E::writes));
   using R = RoundingRecord;
   register_record<R>(m, "Rounding", R"doc(A value becomes narrower than fp32 and is then computed with.
 
@@ -221,8 +225,10 @@ holds what was never written.)doc",
   using U = UnreachedRecord;
   register_record<U>(m, "Unreached", R"doc(A statement that no thread executed, or a loop that none repeated.
 
-``id``: the same number in every call of the kernel. ``text``: which of both, in words. ``where``: ``file:line``.)doc",
-                     field("id", &U::id), field("text", &U::text), field("where", &U::where));
+``id``: the same number in every call of the kernel. ``statement``: the number of the statement in the kernel.
+``text``: which of both, in words. ``where``: ``file:line``.)doc",
+                     field("id", &U::id), field("statement", &U::statement), field("text", &U::text),
+                     field("where", &U::where));
   using C = CallRecord;
   register_record<C>(m, "CallRun", R"doc(What a call did, and what of the kernel it reached.
 
@@ -294,8 +300,10 @@ that were over, of all stages together.)doc",
   register_record<Y>(m, "Sync", R"doc(A synchronisation statement.
 
 ``id``: for ``skip=`` and ``relax=``. ``op``: "barrier", "commit", "wait", ... ``text``: its IR. ``where``: the
-Python ``file:line`` that built it.)doc",
-                     field("id", &Y::id), field("op", &Y::op), field("text", &Y::text), field("where", &Y::where));
+Python ``file:line`` that built it. Of an arrival, ``releases``: it passes on what was written before, to a cluster;
+``expects``: bytes of copies.)doc",
+                     field("id", &Y::id), field("op", &Y::op), field("text", &Y::text), field("where", &Y::where),
+                     field("releases", &Y::releases), field("expects", &Y::expects));
 }
 
 }  // namespace graphene::bind

@@ -17,7 +17,7 @@ struct TraceEventRecord {
   int warp = 0;
   std::string domain;
   std::int64_t start = 0, end = 0, count = 0;
-  std::string atom, spec;
+  std::string atom, spec, op;
   int id = -1;
   std::string text, where;
   bool landed = true;
@@ -48,7 +48,7 @@ struct WroteRecord {
 [[nodiscard]] WroteRecord wrote_record(const sim::Wrote& w);
 
 struct UnreachedRecord {
-  int id = 0;
+  int id = 0, statement = 0;
   std::string text, where;
 };
 struct CallRecord {
@@ -108,6 +108,7 @@ struct ReportRecord {
 struct SyncRecord {
   int id = 0;
   std::string op, text, where;
+  bool releases = false, expects = false;
 };
 
 void register_sim_results(py::module_& m);

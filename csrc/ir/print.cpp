@@ -7,10 +7,14 @@
 #include "ir/declare.h"
 #include "ir/levels.h"
 #include "ir/lexer.h"
+#include "ir/statements.h"
 
 namespace graphene::ir {
 
 namespace {
+
+std::string ref(const TensorPtr& t, Refs refs);
+std::string ref(const ThreadPtr& t, Refs refs);
 
 constexpr std::array<std::array<std::string_view, 2>, 5> kOpSymbols = {
     {{"add", "+"}, {"sub", "-"}, {"mul", "*"}, {"div", "/"}, {"xor", "^"}}};
@@ -135,7 +139,7 @@ std::string indices_text(const IndicesStmt& s) {
 std::string alloc_text(const AllocStmt& a) {
   const Tensor& t = *a.tensor;
   const Buffer& b = *t.buffer;
-  std::string s = ref(a.tensor, true) + " <- Allocate(name=" + quote(b.name);
+  std::string s = ref(a.tensor, Refs::Types) + " <- Allocate(name=" + quote(b.name);
   if (b.arrivals != 0) s += ", arrivals=" + std::to_string(b.arrivals);
   if (b.stages != 0) s += ", stages=" + std::to_string(b.stages);
   if (!(b.swizzle == Swizzle{})) s += ", swizzle=" + b.swizzle.str();
@@ -162,28 +166,37 @@ std::string loop_text(const LoopStmt& l) {
   return s + facts_text(l.var.var(), loop_info(l.var.var().name, l.start, l.stop, l.step));
 }
 
-std::string scalar_text(const ScalarStmt& s) {
+std::string scalar_text(const ScalarStmt& s, Refs refs) {
   if (!s.declare) return s.var.str() + " = " + s.value.str();
-  if (s.from) return "index " + s.var.str() + facts_text(s.var.var(), plain_var(s.var.var())) + " = " + ref(s.from);
+  if (s.from)
+    return "index " + s.var.str() + facts_text(s.var.var(), plain_var(s.var.var())) + " = " + ref(s.from, refs);
   return "scalar " + s.var.str() + facts_text(s.var.var(), plain_var(s.var.var())) + " = " + s.value.str();
 }
 
-std::string operand_text(const Operand& o, bool types) {
-  if (const auto* t = std::get_if<TensorPtr>(&o)) return ref(*t, types);
+// The attribute that a spec's kind carries in angle brackets: "<max>".
+const std::string* in_brackets(const std::string& key, const AttrValue& value) {
+  const auto* op = std::get_if<std::string>(&value);
+  return key == "op" && op != nullptr && is_plain_name(*op) ? op : nullptr;
+}
+
+std::string operand_text(const Operand& o, Refs refs) {
+  if (const auto* t = std::get_if<TensorPtr>(&o)) return ref(*t, refs);
   if (const auto* d = std::get_if<double>(&o)) return number_text(*d);
   return std::get<Expr>(o).str();
 }
 
-std::string sync_text(const SyncStmt& s) {
+// Types would make these lines long; messages spell them with numbers.
+std::string sync_text(const SyncStmt& s, Refs of) {
+  const Refs refs = of == Refs::Names ? of : Refs::Numbers;
   std::string args;
   const auto add = [&](const std::string& a) { args += (args.empty() ? "" : ", ") + a; };
-  if (s.barrier) add(ref(s.barrier));
+  if (s.barrier) add(ref(s.barrier, refs));
   if (s.group) add(ref(s.group));
   if (!s.atom.empty()) add(quote(s.atom));
   if (s.phase) add("phase=" + s.phase->str());
   if (!s.expect.empty()) {
     std::string tensors;
-    for (const TensorPtr& t : s.expect) tensors += (tensors.empty() ? "" : ", ") + ref(t);
+    for (const TensorPtr& t : s.expect) tensors += (tensors.empty() ? "" : ", ") + ref(t, refs);
     add("expect=(" + tensors + ")");
   }
   if (!identical(s.expect_bytes, Expr(0))) add("expect_bytes=" + s.expect_bytes.str());
@@ -191,7 +204,7 @@ std::string sync_text(const SyncStmt& s) {
   for (const auto& [key, value] : s.attrs) add(key + "=" + attr_text(value));
   if (!s.values.empty()) {
     std::string values;
-    for (const Operand& v : s.values) values += (values.empty() ? "" : ", ") + operand_text(v, false);
+    for (const Operand& v : s.values) values += (values.empty() ? "" : ", ") + operand_text(v, refs);
     add("values=(" + values + ")");
   }
   return s.op + "(" + args + ")";
@@ -200,7 +213,7 @@ std::string sync_text(const SyncStmt& s) {
 std::string arg_text(const TensorPtr& arg) {
   const Buffer& b = *arg->buffer;
   const char* role = b.role == Role::Input ? "input" : b.role == Role::Output ? "output" : "inout";
-  std::string s = ref(arg, true) + " = " + role + " " + quote(b.name);
+  std::string s = ref(arg, Refs::Types) + " = " + role + " " + quote(b.name);
   if (b.count > 0) s += " count=" + std::to_string(b.count);
   if (b.align_bytes != usual_align_bytes(b)) s += " align=" + std::to_string(b.align_bytes);
   return s;
@@ -212,8 +225,8 @@ class Printer {
     line("kernel " + quote(k.name) + " format=" + std::to_string(kTextFormat));
     for (const Expr& s : k.symbols) line("symbol " + s.str() + facts_text(s.var(), plain_var(s.var())));
     for (const ArgumentRef& a : arguments(k)) line(a.scalar != nullptr ? param_text(*a.scalar) : arg_text(*a.tensor));
-    if (k.grid) line(ref(k.grid, true) + (k.cluster == 1 ? "" : " cluster=" + std::to_string(k.cluster)));
-    if (k.block) line(ref(k.block, true));
+    if (k.grid) line(ref(k.grid, Refs::Types) + (k.cluster == 1 ? "" : " cluster=" + std::to_string(k.cluster)));
+    if (k.block) line(ref(k.block, Refs::Types));
     block(k.body);
     return std::move(out_);
   }
@@ -314,64 +327,84 @@ std::string type_text(const Tensor& t) {
   return s;
 }
 
-std::string ref(const TensorPtr& t, bool type) {
+namespace {
+
+std::string ref(const TensorPtr& t, Refs refs) {
+  if (refs == Refs::Names && !t->buffer->name.empty()) return t->buffer->name;
   const std::string s = "%" + id_or_unknown(t->id);
-  return type ? s + ":" + type_text(*t) : s;
+  return refs == Refs::Types ? s + ":" + type_text(*t) : s;
 }
 
-std::string ref(const ThreadPtr& t, bool type) {
+std::string ref(const ThreadPtr& t, Refs refs) {
   if (!t) return "_";
   if (t->id < 0) return t->type_str();
   const std::string s = "#" + std::to_string(t->id);
-  return type ? s + ":" + t->type_str() : s;
+  return refs == Refs::Types ? s + ":" + t->type_str() : s;
 }
 
-std::string head_line(const SpecStmt& s, bool types) {
+}  // namespace
+
+std::string ref(const TensorPtr& t, bool type) { return ref(t, type ? Refs::Types : Refs::Numbers); }
+std::string ref(const ThreadPtr& t, bool type) { return ref(t, type ? Refs::Types : Refs::Numbers); }
+
+std::vector<std::string> operand_texts(const SpecStmt& s, Refs refs) {
+  std::vector<std::string> out;
+  for (const Operand& in : s.ins) out.push_back(operand_text(in, refs));
+  const Attrs& usual = default_attrs(s.kind);
+  for (const auto& [key, value] : s.attrs) {
+    if (in_brackets(key, value) != nullptr) continue;
+    if (const auto it = usual.find(key); it == usual.end() || !same_attr(it->second, value))
+      out.push_back(key + "=" + attr_text(value));
+  }
+  return out;
+}
+
+namespace {
+
+std::string spec_line(const SpecStmt& s, Refs refs) {
   std::string out;
-  for (const TensorPtr& t : s.outs) out += (out.empty() ? "" : ", ") + ref(t, types);
+  for (const TensorPtr& t : s.outs) out += (out.empty() ? "" : ", ") + ref(t, refs);
   if (out.empty()) out = "_";
   out += std::string(" <- ") + name(s.kind);
-  const Attrs& usual = default_attrs(s.kind);
+  for (const auto& [key, value] : s.attrs)
+    if (const std::string* op = in_brackets(key, value)) out += "<" + std::string(op_symbol(*op)) + ">";
   std::string args;
-  const auto add = [&](const std::string& a) { args += (args.empty() ? "" : ", ") + a; };
-  for (const Operand& in : s.ins) add(operand_text(in, types));
-  for (const auto& [key, value] : s.attrs) {
-    const auto* op = std::get_if<std::string>(&value);
-    if (key == "op" && op != nullptr && is_plain_name(*op)) {
-      out += "<" + std::string(op_symbol(*op)) + ">";
-    } else if (const auto it = usual.find(key); it == usual.end() || !same_attr(it->second, value)) {
-      add(key + "=" + attr_text(value));
-    }
-  }
-  out += "<<<" + ref(s.blocks, types) + ", " + ref(s.threads, types) + ">>>(" + args + ")";
+  for (const std::string& text : operand_texts(s, refs)) args += (args.empty() ? "" : ", ") + text;
+  out += "<<<" + ref(s.blocks, refs) + ", " + ref(s.threads, refs) + ">>>(" + args + ")";
   if (!s.atom.empty()) out += " atom=" + quote(s.atom);
-  if (s.done) out += " done=" + ref(s.done, types);
-  if (s.to) out += " to=" + ref(s.to, types);
+  if (s.done) out += " done=" + ref(s.done, refs);
+  if (s.to) out += " to=" + ref(s.to, refs);
   if (s.tv) out += " tv=" + layout_text(*s.tv);
   if (!s.means.empty()) out += " means=" + quote(s.means);
   return out;
 }
 
-std::string head_line(const Stmt& s, bool types) {
+}  // namespace
+
+std::string head_line(const SpecStmt& s, bool types) { return spec_line(s, types ? Refs::Types : Refs::Numbers); }
+
+std::string head_line(const Stmt& s, bool types) { return head_line(s, types ? Refs::Types : Refs::Numbers); }
+
+std::string head_line(const Stmt& s, Refs refs) {
   struct Heads {
-    bool types;
+    Refs refs;
     std::string operator()(const ViewStmt& v) const {
-      return ref(v.result, true) + " = " + ref(v.source) + view_text(v);
+      return ref(v.result, Refs::Types) + " = " + ref(v.source) + view_text(v);
     }
     std::string operator()(const ThreadStmt& t) const {
-      return ref(t.result, true) + " = " + ref(t.source) + thread_op_text(t);
+      return ref(t.result, Refs::Types) + " = " + ref(t.source) + thread_op_text(t);
     }
     std::string operator()(const IndicesStmt& i) const { return indices_text(i); }
     std::string operator()(const AllocStmt& a) const { return alloc_text(a); }
-    std::string operator()(const SpecStmt& x) const { return head_line(x, types); }
+    std::string operator()(const SpecStmt& x) const { return spec_line(x, refs); }
     std::string operator()(const LoopStmt& l) const { return loop_text(l); }
     std::string operator()(const IfStmt& i) const { return "if(" + i.condition.str() + ")"; }
     std::string operator()(const OnlyStmt& o) const { return "only(" + ref(o.group) + (o.elect ? ".elect())" : ")"); }
     std::string operator()(const ExitIfStmt& e) const { return "exit_if(" + e.condition.str() + ")"; }
-    std::string operator()(const ScalarStmt& x) const { return scalar_text(x); }
-    std::string operator()(const SyncStmt& x) const { return sync_text(x); }
+    std::string operator()(const ScalarStmt& x) const { return scalar_text(x, refs); }
+    std::string operator()(const SyncStmt& x) const { return sync_text(x, refs); }
   };
-  return std::visit(Heads{types}, s.node);
+  return std::visit(Heads{refs}, s.node);
 }
 
 std::string print(const Kernel& kernel) { return Printer().run(kernel); }

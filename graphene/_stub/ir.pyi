@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from graphene._stub.base import _Record
 from graphene._stub.layout import IntLike, Layout, LayoutLike, Swizzle, TilerLike
 from graphene._stub.sym import IntExpr
 
@@ -153,6 +154,43 @@ class KernelIR:
     @property
     def block(self) -> ThreadTensor: ...
 
+class StatementTensor(_Record):
+    """A tensor that a statement names: that of its buffer, if it is a view.
+
+    ``name``: the buffer's. ``memory``: "GL", "SH", "DSM" or "RF". ``dtype``: the name of the type.
+    """
+
+    name: str
+    memory: str
+    dtype: str
+
+class Statement(_Record):
+    """A statement of a kernel: ``kernel.statements()`` lists them in textual order.
+
+    ``kind``: "spec", "sync", "for", "if", "only", "exit_if", "allocate", "view", "threads", "indices", "scalar",
+    "assign", "index", as in the JSON form. ``id``: its number in the kernel, as in traces. ``what``: of a spec its kind
+    ("Move"), of a synchronising statement its operation ("barrier"). ``op``: what a pointwise spec or a reduction
+    computes ("max"). ``atom``: the instruction that it names. ``outs``, ``ins``: tensors that it writes or makes, and
+    reads or waits for. ``operands``: of a spec, what stands in its parentheses, with names. ``text``: its line of the
+    IR. ``named``: the same with the names of what it computes with; views keep numbers. ``where``: the Python
+    ``file:line``. ``body``: the statements in it, ``otherwise``: those of its ``else``.
+    """
+
+    kind: str
+    id: int
+    what: str
+    op: str
+    atom: str
+    outs: tuple[StatementTensor, ...]
+    ins: tuple[StatementTensor, ...]
+    operands: tuple[str, ...]
+    text: str
+    named: str
+    where: str
+    body: tuple[Statement, ...]
+    otherwise: tuple[Statement, ...]
+
+def ir_statements(kernel: KernelIR) -> tuple[Statement, ...]: ...
 def ir_print(kernel: KernelIR) -> str: ...
 def ir_parse(text: str) -> KernelIR: ...
 def ir_to_json(kernel: KernelIR, indent: int = -1, locations: bool = False) -> str: ...

@@ -16,7 +16,8 @@ class TraceEvent(_Record):
     "phase": of an mbarrier or a named barrier. ``warp``, ``block``: in the cluster; of a copy the block that receives
     it, of a phase the barrier's (``warp`` is -1). ``domain``: of copies and products. ``start``, ``end``: steps
     [start, end). ``count``: executions of one leaf in a row, or instructions of a group. ``atom``, ``spec``: the atomic
-    spec and its kind. ``id``, ``text``, ``where``: the IR statement and its Python ``file:line``. ``bytes``: of a copy.
+    spec and its kind. ``op``: the operation of a synchronising statement. ``id``, ``text``, ``where``: the IR statement
+    and its Python ``file:line``. ``bytes``: of a copy.
     ``flops``: of a product. ``barrier``, ``phase``: at which an arrival, a wait or a copy is. ``reads``, ``writes``:
     stages of shared memory.
     """
@@ -29,6 +30,7 @@ class TraceEvent(_Record):
     count: int
     atom: str
     spec: str
+    op: str
     id: int
     text: str
     where: str
@@ -87,10 +89,12 @@ class Wrote(_Record):
 class Unreached(_Record):
     """A statement that no thread executed, or a loop that none repeated.
 
-    ``id``: the same number in every call of the kernel. ``text``: which of both, in words. ``where``: ``file:line``.
+    ``id``: the same number in every call of the kernel. ``statement``: the number of the statement in the kernel.
+    ``text``: which of both, in words. ``where``: ``file:line``.
     """
 
     id: int
+    statement: int
     text: str
     where: str
 
@@ -225,13 +229,16 @@ class Sync(_Record):
     """A synchronisation statement.
 
     ``id``: for ``skip=`` and ``relax=``. ``op``: "barrier", "commit", "wait", ... ``text``: its IR. ``where``: the
-    Python ``file:line`` that built it.
+    Python ``file:line`` that built it. Of an arrival, ``releases``: it passes on what was written before, to a cluster;
+    ``expects``: bytes of copies.
     """
 
     id: int
     op: str
     text: str
     where: str
+    releases: bool
+    expects: bool
 
 def simulate(
     program: Program,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import math
-import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from graphene.judge.numbers import FUNCTIONS, extents_of, names_of
 from graphene.judge.trees import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 __all__ = ["unreachable"]
 
@@ -122,13 +121,13 @@ def _linear(node: ast.AST) -> bool:
     return _linear(node.left) and _linear(node.right)
 
 
-def unreachable(data: Mapping[str, Any], missed: Mapping[int, str]) -> set[int]:
-    """Of parts that no call reached, by number: those that no call can reach. ``data`` is the kernel's JSON."""
-    wanted: dict[str, list[int]] = {}
-    for number, text in missed.items():
-        if m := re.search(r"(?:executed %(\d+) <- |repeated for\((\w+)=)", text):
-            wanted.setdefault(m[1] or m[2], []).append(number)
-    if not wanted:
+def unreachable(data: Mapping[str, Any], missed: Mapping[int, Collection[int]]) -> set[int]:
+    """Of parts that no call reached: those that no call can reach. ``data`` is the kernel's JSON.
+
+    ``missed``: by the place of a statement among all of the text, from 0 on, the numbers of what was missed there: that
+    a spec was executed, that a loop was repeated.
+    """
+    if not missed:
         return set()
     blocks = extents_of(data)
     threads = 1
@@ -136,10 +135,10 @@ def unreachable(data: Mapping[str, Any], missed: Mapping[int, str]) -> set[int]:
         for x in level["shape"] if isinstance(level["shape"], list) else [level["shape"]]:
             threads *= x if isinstance(x, int) else _PLACES
     found: set[int] = set()
-    for s, around in _nested(data.get("body", ()), ()):
-        if s["stmt"] == "for":
-            if s["var"] in wanted and (_once(s["start"], s["stop"], s["step"]) or _contradict(around, blocks, threads)):
-                found.update(wanted[s["var"]])
-        elif s["stmt"] == "spec" and around and _contradict(around, blocks, threads):
-            found.update(n for out in s["outs"] for n in wanted.get(str(out), ()))
+    for place, (s, around) in enumerate(_nested(data.get("body", ()), ())):
+        if place not in missed or s["stmt"] not in ("for", "spec"):
+            continue
+        once = s["stmt"] == "for" and _once(s["start"], s["stop"], s["step"])
+        if once or (around and _contradict(around, blocks, threads)):
+            found.update(missed[place])
     return found

@@ -13,6 +13,7 @@ from graphene.judge.calls import Call, CallPlan
 from graphene.judge.dead import unreachable
 from graphene.judge.memory import SMALL_BYTES, left
 from graphene.judge.verdict import Broken, expect, judge_outputs
+from graphene.recorded import every
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,6 +66,7 @@ class Outcome:
     stated: set[str] = field(default_factory=set)
     found: dict[str, str] = field(default_factory=dict)  # tensors in which values become narrower, where they do
     missed: dict[int, str] | None = None  # statements that no thread executed, loops that none repeated, in any call
+    places: dict[int, int] = field(default_factory=dict)  # the statements of these, as the kernel numbers them
     dead: set[int] = field(default_factory=set)  # of these, what the text says no call can reach
     too_large: list[str] = field(default_factory=list)  # calls that need more memory than they may
     refused: list[tuple[Call, LaunchError]] = field(default_factory=list)  # calls that a launch refuses
@@ -174,6 +176,7 @@ class Runner:
             return JudgedCall(call, 0, hazard=e)
         run = JudgedCall(call, done.lane_ops, reached=frozenset(done.reached))
         if done.lane_ops:
+            self.outcome.places.update({u.id: u.statement for u in done.unreached})
             self.outcome.count_missed({u.id: f"{u.where}: {u.text}" for u in done.unreached})
         sums = promise.sums.name if promise is not None and promise.sums is not None else ""
         for point in points:
@@ -262,7 +265,13 @@ class Runner:
     def _leave_dead_out(self) -> None:
         """What no call can reach is not missed."""
         out = self.outcome
-        out.dead |= unreachable(self.plan.signature.data, out.missed or {})
+        numbers: dict[int, list[int]] = {}
+        for i in out.missed or {}:
+            numbers.setdefault(out.places.get(i, -1), []).append(i)
+        if numbers:
+            order = enumerate(every(_core.ir_statements(self.kernel.ir)))
+            missed = {place: numbers[s.id] for place, s in order if s.id in numbers}
+            out.dead |= unreachable(self.plan.signature.data, missed)
         out.missed = {i: t for i, t in (out.missed or {}).items() if i not in out.dead}
 
     def _spent(self) -> int:

@@ -113,7 +113,7 @@ def _thread_bar(e: TraceEvent, role: _Role) -> _TimeBar:
             fill, kind, what = role.colours[1], "waits for products", "waits for products"
         elif e.domain:
             fill, kind, what = _STORE_WAIT, "waits for stores", f"waits for {e.domain}"
-        elif e.text.startswith("sync("):
+        elif e.op == "sync":
             fill, kind, what = _TURN_WAIT, "waits for its turn", f"waits at {e.barrier}"
         else:
             fill, kind, what = _STAGE_WAIT, "waits for a phase", f"waits for {e.barrier}, phase {e.phase}"
@@ -286,7 +286,7 @@ def _turns(events: Sequence[TraceEvent], roles: list[_Role]) -> list[_Lane]:
         began: dict[str, TraceEvent] = {}
         for e in sorted((e for e in events if e.warp == role.leader), key=lambda e: e.start):
             base = _base(e.barrier)
-            if e.kind == "wait" and e.text.startswith("sync("):
+            if e.kind == "wait" and e.op == "sync":
                 began[base] = e
             elif e.kind == "arrive" and base in began and e.start >= began[base].end:
                 since = began.pop(base)

@@ -307,8 +307,8 @@ def _draw(obj: Any, tile: Any, of: Any) -> str:
         return _draw_tensor(obj, of)
     if isinstance(obj, Trace):
         return obj.timeline()
-    if isinstance(obj, _core.Launcher):
-        return draw_kernel(str(obj))
+    if isinstance(ir := getattr(obj, "ir", None), _core.KernelIR):
+        return draw_kernel(ir)
     raise TypeError(f"nothing draws a {type(obj).__name__}")
 
 

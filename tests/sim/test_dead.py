@@ -12,7 +12,7 @@ from graphene.judge.trees import Trees
 def repeated(start: str, stop: str) -> bool:
     """Whether a loop that no call repeated could be repeated."""
     body = [{"stmt": "for", "var": "i", "start": start, "stop": stop, "step": 1, "body": []}]
-    return not unreachable({"body": body}, {5: "a.py:1: no thread repeated for(i=0; i < n; i += 1)"})
+    return not unreachable({"body": body}, {0: [5]})
 
 
 def test_a_loop_of_partial_tiles_goes_round_once_at_most() -> None:
@@ -36,7 +36,7 @@ def branches(*conditions: str) -> dict[str, Any]:
 
 def dead(*conditions: str) -> bool:
     """Whether what stands within these conditions is dead."""
-    return unreachable(branches(*conditions), {3: "a.py:1: no thread executed %7 <- Move(...)"}) == {3}
+    return unreachable(branches(*conditions), {1 + len(conditions): [3]}) == {3}
 
 
 def test_branches_that_exclude_one_another_are_dead() -> None:

@@ -79,3 +79,20 @@ def test_results_are_shown_in_a_line() -> None:
         errors=(), promises=0, lane_ops=0, sizes={}, blocks=1, arch="", uncovered=("a", "b")
     )
     assert repr(wrong).endswith("and 2 lines more>")
+
+
+def test_rows_name_what_the_kernel_names() -> None:
+    """A parameter by its name, and a remainder as one: "%3" is no tensor there."""
+    with gr.Kernel("ringed") as kernel:
+        y, eps = gr.output("y", [32], gr.fp32), gr.param("eps", gr.fp32)
+        gr.blocks(1)
+        (t,) = gr.threads(32).indices()
+        r, at = gr.alloc("r", [], gr.fp32, gr.RF), gr.scalar("at", 0, max=2)
+        with gr.loop("k", 4):
+            gr.binary("max", r, eps, 0.0)
+            at.set((at.value + 1) % 3)
+        gr.move(y[t], r)
+    texts = [t for t, _, _ in boxes(gr.svg(kernel))]
+    assert "at = (at + 1)%3" in texts
+    assert "r <- BinaryPointwise max (eps, 0.0)" in texts
+    assert gr.viz.draw_kernel(str(kernel)) == gr.svg(kernel)  # a text is read first
