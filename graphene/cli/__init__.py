@@ -89,6 +89,7 @@ def _run(argv: Sequence[str] | None) -> int:
         "--library", action="store_true", required=True, help="the kernels of a grid of usual problems"
     )
     checking.add_argument("--every", type=_count, default=1, help="judge only every N-th problem")
+    checking.add_argument("--function", default="", metavar="NAME", help="only kernels whose names begin so: groupnorm")
     checking.add_argument("--json", metavar="FILE", help="write the outcome there")
     checking.add_argument("--of", nargs="+", type=Path, metavar="JOURNAL", help="of these journals, without a check")
     add_options(checking)
@@ -102,8 +103,8 @@ def _run(argv: Sequence[str] | None) -> int:
         from graphene.testing.library import report as check_library
 
         try:
-            return check_library(args.every, options_of(args), args.json, args.of)
-        except ValueError as e:  # a journal of another run
+            return check_library(args.every, options_of(args), args.json, args.of, args.function)
+        except ValueError as e:  # a journal of another run, a function that the grid lacks
             checking.error(str(e))
     if args.command == "compile":
         from graphene.cli.compile import compile_kernels

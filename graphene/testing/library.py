@@ -196,11 +196,17 @@ def _usual() -> Iterator[tuple[str, str, Callable[[], Any]]]:
                 yield from function()
 
 
-def library(every: int = 1) -> list[Entry]:
-    """The distinct kernels of the grid, or of every `every`-th problem."""
+def library(every: int = 1, name: str = "") -> list[Entry]:
+    """The distinct kernels of the grid, of functions whose names begin with `name`, or of every `every`-th problem.
+
+    Raises ValueError if no function has such a name.
+    """
     found: dict[str, Entry] = {}
-    all_of_them = itertools.chain(_gemms(), _rows(), _elements(), _attention(), _networks(), _usual())
-    for function, problem, build in itertools.islice(all_of_them, 0, None, every):
+    grid = itertools.chain(_gemms(), _rows(), _elements(), _attention(), _networks(), _usual())
+    chosen = [row for row in grid if row[0].startswith(name)]
+    if not chosen:
+        raise ValueError(f"the grid has no function whose name begins with {name!r}")
+    for function, problem, build in itertools.islice(chosen, 0, None, every):
         with contextlib.suppress(GrapheneError):  # a problem that the function refuses
             kernel = build()
             # By default attention and perceptrons are selected for the shared memory of an H200.
@@ -222,9 +228,9 @@ def _checked(e: Entry) -> dict[str, Any]:
     return {**out, "seconds": round(time.perf_counter() - began, 2)}
 
 
-def check_all(entries: list[Entry], every: int, options: Options) -> tuple[list[dict[str, Any]], bool]:
+def check_all(entries: list[Entry], head: dict[str, Any], options: Options) -> tuple[list[dict[str, Any]], bool]:
     """The outcomes so far of kernels that are checked in processes, and whether they are all."""
-    head = {"commit": commit(), "every": every}
+    head = {"commit": commit(), **head}
     return judge_all(lambda i: _checked(entries[i]), len(entries), head, options, _wrong)
 
 
@@ -248,13 +254,16 @@ def commit() -> str:
         return gr.__version__
 
 
-def report(every: int, options: Options, file: str | None = None, journals: list[Path] | None = None) -> int:
+def report(
+    every: int, options: Options, file: str | None = None, journals: list[Path] | None = None, name: str = ""
+) -> int:
     """Checks the library, prints what is wrong, writes the outcome as JSON; the exit status.
 
-    ``journals``: of runs that were made, of which the outcome is written instead.
+    ``journals``: of runs that were made, of which the outcome is written instead. ``name``: of `library`.
     """
     if journals is None:
-        found, whole = check_all(library(every), every, options)
+        head = {"every": every, **({"function": name} if name else {})}
+        found, whole = check_all(library(every, name), head, options)
         of = None
     else:
         head, found = read_journals(journals)
