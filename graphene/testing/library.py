@@ -261,6 +261,7 @@ def report(
 
     ``journals``: of runs that were made, of which the outcome is written instead. ``name``: of `library`.
     """
+    head: dict[str, Any]
     if journals is None:
         head = {"every": every, **({"function": name} if name else {})}
         found, whole = check_all(library(every, name), head, options)
