@@ -12,7 +12,7 @@ from graphene.kernels.gemm.grouped import GroupedConfig, grouped_kernel
 from graphene.ops.core.checks import check_devices, check_dtypes, same_shape, shape_text
 from graphene.ops.core.context import lower
 from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, public
-from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES
+from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, target_device
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import contiguous, output, own, recipe, view
 from graphene.ops.matmul import Matrix
@@ -104,7 +104,8 @@ def configure(a: Arg, b: Arg, offsets: Arg) -> Any:
     if a.device == "cpu":  # the simulator computes whole tiles
         config = GroupedConfig(dtype, along_k, b_as_nk, align, (32, 32, 32), (2, 1), 2)
     else:
-        config = select_grouped(m, n, groups, dtype, along_k=along_k, b_as_nk=b_as_nk, align=align)
+        config = select_grouped(m, n, groups, dtype, along_k=along_k, b_as_nk=b_as_nk, align=align,
+                                device=target_device(a.device))  # fmt: skip
     views = {
         "A": view(A, own(A, 0), own(A, 1)),
         "B": view(B, *(own(B, d) for d in range(rank))),

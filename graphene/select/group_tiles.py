@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 
 import graphene as gr
 from graphene.kernels.arguments import size
-from graphene.kernels.gemm.grouped import GroupedConfig, grouped_kernel
+from graphene.kernels.gemm.grouped import MOST_GROUPS, GroupedConfig, grouped_kernel
+from graphene.select.sm90_time import has_wgmma
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from graphene import Kernel
+    from graphene.select.device import Device
+
+WGMMA = False  # whether gemm_sm90 is chosen: not until it has been measured
 
 __all__ = ["select_grouped", "usual_grouped"]
 
@@ -26,19 +30,28 @@ def select_grouped(
     along_k: bool = False,
     b_as_nk: bool = False,
     align: tuple[int, int, int] = (16, 16, 16),
+    device: Device | None = None,
 ) -> GroupedConfig:
     """The configuration for results of M rows, of all groups together unless they lie along k, and N columns.
 
-    Tiles have no more rows than a group has in the mean, down to 32. `align` is as in GroupedConfig. This has not been
-    measured. Raises VerifyError KERNEL_ARGUMENT.
+    Tiles have no more rows than a group has in the mean, down to 32. `align` is as in GroupedConfig. `device`: the one
+    that it is for; by default any. This has not been measured. Raises VerifyError KERNEL_ARGUMENT.
     """
     for name, value in (("M", M), ("N", N), ("groups", groups)):
         size("select_grouped", name, value, least=0)
+    if WGMMA and device is not None and has_wgmma(device) and fits_wgmma(M, N, groups, along_k, align):
+        tile, stages = ((128, 256, 64), 4) if N >= 256 else ((128, 128, 64), 4)
+        return GroupedConfig(dtype, along_k, b_as_nk, align, tile, (8, 1), stages, "gemm_sm90")
     rows = M if along_k else -(-M // max(groups, 1))
     BM = next((n for n in (32, 64) if rows <= n), 128)
     BN = 64 if N <= 64 else 128
     warps = (1, 4) if BM == 32 and BN == 128 else (2, 2)
     return GroupedConfig(dtype, along_k, b_as_nk, align, (BM, BN, 32), warps, 4)
+
+
+def fits_wgmma(M: int, N: int, groups: int, along_k: bool, align: tuple[int, int, int]) -> bool:
+    """Whether gemm_sm90 computes groups of rows: lines of 16 bytes, and no more groups than its tables have."""
+    return not along_k and M > 0 and N > 0 and min(align[:2]) == 16 and groups <= MOST_GROUPS - 2
 
 
 def usual_grouped() -> Iterator[tuple[str, str, Callable[[], Kernel]]]:

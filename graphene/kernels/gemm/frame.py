@@ -166,6 +166,16 @@ class Product:
         return self.tile.kernel
 
     @property
+    def ends_inside(self) -> bool:
+        """Whether a tile may end inside of C, whose next rows are another's."""
+        return False
+
+    @property
+    def tables_bytes(self) -> int:
+        """Shared memory of what says which tiles there are."""
+        return 0
+
+    @property
     def splits(self) -> bool:
         """Whether parts of sums are stored, W instead of C."""
         return self.tile.split_k > 1

@@ -88,8 +88,8 @@ def gemm_sm90(
     )  # fmt: skip
 
 
-def product_sm90(product: Product) -> gr.Kernel:
-    """The kernel of a problem and a tile.
+def product_sm90(product: Product, tiles: Callable[[Hopper, Declared], Grid] | None = None) -> gr.Kernel:
+    """The kernel of a problem and a tile; ``tiles`` says which tiles a block computes, if not all of a product's.
 
     One warpgroup is the producer: a thread of it fills a ring of stages by TMA. The others are consumers. They share
     the rows of a tile, or take turns with a tile each. Blocks are persistent: as many run as there is room for, and
@@ -101,11 +101,12 @@ def product_sm90(product: Product) -> gr.Kernel:
     of_producer, of_consumers = next(n for most, n in REGISTERS.items() if h.held <= most)
     load, wgmma = gr.atom("tma.load"), h.atom
 
-    with gr.Kernel("gemm_sm90", **product.promise()) as kernel:
+    with gr.Kernel(product.name, **product.promise()) as kernel:
         of = product.declared()
-        grid = Grid(h, of)
+        grid = (tiles or Grid)(h, of)
         block, cluster, rank = declare_clusters(grid.workers, h.blocks)
-        wgs = gr.threads(128 * (1 + h.consumers)).tile(128)
+        threads = gr.threads(128 * (1 + h.consumers))
+        wgs = threads.tile(128)
         producer, consumers = wgs[0], wgs[1 : 1 + h.consumers]
         sX = tiles_in_stages(h.left, h.block_rows, BK, STAGES)
         sY = tiles_in_stages(h.right, h.columns, BK, STAGES)
@@ -118,6 +119,7 @@ def product_sm90(product: Product) -> gr.Kernel:
         gr.barrier(on=cluster)  # the barriers are initialised
         gr.start_kernels()  # the next kernel's blocks may start as soon as there is room
         gr.wait_kernels()
+        grid.find(block, threads)
 
         with gr.only(producer):
             if h.consumers > 1:
@@ -353,6 +355,9 @@ class Grid:
         each = 2 if p.problem.promote else 1  # whose sums are added up in turns
         self.steps = each * gr.ceil_div(gr.ceil_div(ks, t.tile[2]), each * h.cuts * prod(of.parts))  # of a tile's block
         self.workers = gr.min(gr.sm_count() // h.blocks, self.tiles)
+
+    def find(self, block: Any, threads: Any) -> None:
+        """Looks in memory for what a block computes, where sizes alone do not say it."""
 
     def count(self, mark: str) -> None:
         """Declares the number of tiles for a role, in 32 bits: 64 would not fit into the registers of a producer."""

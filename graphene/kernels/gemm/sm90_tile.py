@@ -190,7 +190,8 @@ class Hopper:
     def by_boxes(self) -> bool:
         """Whether the result and what the epilogue reads are copied by TMA."""
         c = self.product.c_type
-        return self.in_pieces and Result.vector(c, self.product.problem.align[2]) * c.bits == 128
+        whole = Result.vector(c, self.product.problem.align[2]) * c.bits == 128
+        return self.in_pieces and whole and not self.product.ends_inside
 
     @property
     def buffers(self) -> int:
@@ -225,7 +226,7 @@ class Hopper:
         """Shared memory beside stages and pieces: barriers, vectors, sums of other blocks, and gaps for alignment."""
         joined = (self.cuts - 1) * self.consumers * self.rows * self.columns * 4
         kept = sum(-(-n * t.bits // (8 * LINE_BYTES)) * LINE_BYTES for t, n in self.kept.values())
-        return joined + ALIGNED_BYTES + self.consumers * kept + LINE_BYTES
+        return joined + ALIGNED_BYTES + self.consumers * kept + LINE_BYTES + self.product.tables_bytes
 
     @cached_property
     def atom(self) -> Any:
