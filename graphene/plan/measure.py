@@ -20,7 +20,18 @@ if TYPE_CHECKING:
 
 __all__ = ["PlanTimes", "measure"]
 
-PATHS = ("rewrite.reciprocals", "tile.m", "tile.n", "loop.k", "stages", "warps", "tile", "threads", "rows")
+PATHS = (
+    "instruction",
+    "rewrite.reciprocals",
+    "tile.m",
+    "tile.n",
+    "loop.k",
+    "stages",
+    "warps",
+    "tile",
+    "threads",
+    "rows",
+)
 LARGEST_ERROR = 2e-2  # of plans among themselves, relative to the largest element
 
 

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from graphene import _core
 from graphene.kernel import Kernel
-from graphene.plan import products, rows, streams, write_products, write_rows, write_streams
+from graphene.plan import (
+    products,
+    rows,
+    streams,
+    warpgroups,
+    write_products,
+    write_rows,
+    write_streams,
+    write_warpgroups,
+)
 from graphene.plan.decisions import Decision, Decisions, refuse_pin
 from graphene.plan.form import product_form
 from graphene.plan.graph import PLANNERS, Graph, refuse
@@ -124,6 +133,8 @@ class Plan:
             write = write_rows.write
         elif isinstance(self._of, streams.StreamForm):
             write = write_streams.write
+        elif isinstance(self._of, warpgroups.WarpgroupTiled):
+            write = write_warpgroups.write
         text: str = write(self._of, self._made, title, self.graph.name)
         return text
 
@@ -254,7 +265,13 @@ def make(given_graph: Graph, arch: Any, pins: dict[str, Any], sizes: dict[str, i
         if streams.is_stream(rewritten):
             kind = streams.decide(d, rewritten, given, device)
         else:
-            kind = products.decide(d, product_form(rewritten), given, device)
+            form = product_form(rewritten)
+            options = {"mma.sync": 0.0, "wgmma": warpgroups.why_not(form, device) or 1.0}
+            reasons = {"mma.sync": "as measured", "wgmma": "with copies by TMA; not measured yet"}
+            if device.arch == "sm_90a" and d.take("instruction", options, lambda v: reasons[v], "relative") == "wgmma":
+                kind = warpgroups.decide(d, form, given, device)
+            else:
+                kind = products.decide(d, form, given, device)
     if unknown := d.unknown():
         refuse_pin(unknown[0], d.pins[unknown[0]], f"want: one of {', '.join(d.made)}")
     p = Plan(given_graph, rewritten, device, given, d, kind)

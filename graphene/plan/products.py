@@ -514,14 +514,14 @@ def schedule(d: Decisions, t: Tiled) -> None:
     d.put("slots.ahead", t.ahead, "steps that copies run ahead of products at that number of barriers")
 
 
-def place(d: Decisions, t: Tiled, device: Device) -> None:
-    """Places in shared memory, by when each tensor is alive."""
+def place(d: Decisions, t: Tiled, device: Device, apart: bool = False) -> None:
+    """Places in shared memory, by when each tensor is alive. `apart`: some threads still copy when others store."""
     alive: dict[Any, arrange.Alive] = {}
     for name, s in t.shared.items():
         first, end = (0, 1) if s.stages else (1, 2) if name == "sResult" else (0, 2 if t.form.later else 1)
         if not s.stages and name != "sResult":
             end = 1  # products of products read it before the barrier that the result waits for
-        alive[name] = arrange.Alive(s.bytes, first, end, s.align)
+        alive[name] = arrange.Alive(s.bytes, *((0, 2) if apart else (first, end)), s.align)
     packed = arrange.pack(alive)
     t.at = {str(n): at for n, at in packed.at.items()}
     t.over = {str(n): [str(o) for o in packed.over(n, alive)] for n in alive}

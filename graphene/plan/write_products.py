@@ -25,17 +25,10 @@ class Writer(Meaning):
 
     def write(self) -> str:
         """The whole source."""
-        t, w = self.t, self.w
-        tile, d = t.tile, self.d.made
+        w = self.w
         w.beginning(self.title, self.form.result, *(x.left for x in self.form.dots),
                     *(x.right for x in self.form.dots), *(s.value for s in self.form.statistics))  # fmt: skip
-        w(
-            f"BM, BN, BK = {tile.m}, {tile.n}, {tile.k}",
-            f"least expected time: {t.expected_us:.1f} us, bound: {t.bound}",
-        )
-        w(f"STAGES, AHEAD = {tile.stages}, {t.ahead}", d["slots.barriers"].why)
-        w(f"WARPS = {tile.warps}")
-        w("WM, WN = BM // WARPS[0], BN // WARPS[1]", "rows and columns of a warp")
+        self.constants()
         w()
         w()
         self.functions()
@@ -43,16 +36,25 @@ class Writer(Meaning):
         self.kernel()
         return w.text()
 
+    def constants(self) -> None:
+        """Sizes of tiles."""
+        t, w, tile = self.t, self.w, self.t.tile
+        least = f"least expected time: {t.expected_us:.1f} us, bound: {t.bound}"
+        w(f"BM, BN, BK = {tile.m}, {tile.n}, {tile.k}", least)
+        w(f"STAGES, AHEAD = {tile.stages}, {t.ahead}", self.d.made["slots.barriers"].why)
+        w(f"WARPS = {tile.warps}")
+        w("WM, WN = BM // WARPS[0], BN // WARPS[1]", "rows and columns of a warp")
+
     def sizes(self) -> str:
         """Sizes that the kernel is made for, as parameters."""
         return ", ".join(f"{a.symbol}={a.size}" for a in self.form_axes() if a.size is not None)
 
     def kernel(self) -> None:
         """The function that returns the kernel."""
-        f, t, w = self.form, self.t, self.w
+        f, w = self.form, self.w
         with w.block(f"def {self.name}({self.sizes()}):"):
             w(f'"""The kernel. Its arguments are {", ".join(v.name for v in self.inputs)} and {self.out_name}."""')
-            w(f'mma = gr.atom("{t.mma}")')
+            self.atoms()
             for a in self.form_axes():
                 if a.size is None:
                     lines = [v for v in (*self.inputs,) if v.more["stored"][-1] is a] + (
@@ -61,15 +63,23 @@ class Writer(Meaning):
                     fact = ", multiple_of=8" if lines else ""
                     w(f'{a.symbol} = gr.sym("{a.symbol}"{fact})')
             with w.block(f'with gr.Kernel("{self.name}", means=means) as kernel:'):
-                self.arguments()
-                self.launch()
-                self.tiles()
-                self.memory()
-                self.fragments()
-                self.copies()
-                self.loop()
-                self.store()
+                self.recorded()
             w("return kernel")
+
+    def atoms(self) -> None:
+        """The instructions."""
+        self.w(f'mma = gr.atom("{self.t.mma}")')
+
+    def recorded(self) -> None:
+        """What is recorded."""
+        self.arguments()
+        self.launch()
+        self.tiles()
+        self.memory()
+        self.fragments()
+        self.copies()
+        self.loop()
+        self.store()
 
     def arguments(self) -> None:
         w = self.w

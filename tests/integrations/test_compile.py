@@ -205,6 +205,17 @@ def test_autocast_and_symbolic_rows() -> None:
     assert plans[0].plan.sizes == {"M": 5}
 
 
+def test_vectors_along_symbolic_rows_stay_inputs_of_inductors_kernels() -> None:
+    w = torch.randn(32, 48).bfloat16() / 4
+    f, plans, _ = captured(lambda x, s: torch.exp(x @ w) * s)
+    for rows in (5, 9):
+        x, s = torch.randn(rows, 32).bfloat16(), torch.rand(rows, 1).bfloat16()
+        for t in (x, s):
+            torch._dynamo.mark_dynamic(t, 0)
+        near(f(x, s), torch.exp(x @ w) * s)
+    assert names(plans) == ["linear_exp"]
+
+
 def blocks() -> dict[str, tuple[Any, list[str]]]:
     transformers = pytest.importorskip("transformers")
     small = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,

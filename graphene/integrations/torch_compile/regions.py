@@ -161,6 +161,8 @@ class Growing:
                 return f"the result is {x.dtype}, and not row-major" if not is_dense(x) else f"the result is {x.dtype}"
             if sum(not isinstance(d, int) for d in x.shape) > 1:
                 return "a result with several symbolic sizes"
+            if reader.sizes and any(v.more["stored"][-1] is reader.m for v in graph.inputs):
+                return "lines along rows whose number is not known: kernels want a multiple of 8"
             if mutating := self._mutates(inside):
                 return f"{mutating} writes a tensor between the region's operators"
             p = planned(graph, reader.sizes, self.device)

@@ -1,0 +1,146 @@
+"""Products for Hopper: ``wgmma`` and copies by TMA as further values of a plan's decisions.
+
+A warpgroup starts the copies of a ring of stages; one or two others multiply what lies in shared memory, each 64 rows,
+and compute the result. Stages are handed over by mbarriers. It is taken where ``instruction`` is pinned to "wgmma": it
+has not been measured beside ``mma.sync``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import graphene as gr
+from graphene.plan.products import ProductTile, Shared, Tiled, moved_bytes, place, shape_of, shared_name, size_of
+from graphene.select.model import FILL_CLOCKS, LATENCY_CLOCKS, LAUNCH_US, in_waves
+from graphene.select.tiles import up
+
+if TYPE_CHECKING:
+    from graphene.plan.decisions import Decisions
+    from graphene.plan.form import ProductForm
+    from graphene.select.device import Device
+
+__all__ = ["WarpgroupTiled", "decide", "why_not"]
+
+GROUP_ROWS = 64  # of one instruction, and so of a warpgroup
+STEP = 64  # of k: lines of 128 bytes, which the widest swizzle takes
+PIECE = 64  # columns of the result that are stored at once
+COLUMNS = (64, 128, 192, 256)
+STAGES = (2, 3, 4, 5, 6)
+SUMS = 144  # registers of a thread for sums: 232 less what addresses and a piece of the result need
+FLOPS_PER_CLOCK = 3286.0  # of a multiprocessor, as cuBLAS reaches with 4096^3 on an H200
+
+
+@dataclass
+class WarpgroupTiled(Tiled):
+    """What the text of such a kernel needs: ``tile.warps`` are those that multiply."""
+
+    @property
+    def consumers(self) -> int:
+        """Warpgroups that multiply."""
+        return self.tile.m // GROUP_ROWS
+
+
+def why_not(form: ProductForm, device: Device) -> str:
+    """Why a graph's products cannot be computed so; empty if they can."""
+    if device.arch != "sm_90a":
+        return f"instructions of sm_90a, not of {device.arch}"
+    if form.statistics or any(x.op != "input" for d in form.dots for x in (d.left, d.right)):
+        return "operands are read where TMA puts them: nothing is computed of them in registers"
+    if form.later or form.batch:
+        return "products of products, and batches, are planned for mma.sync"
+    if not all(s.along_k(form.k) for s in form.staged):
+        return f"operands that do not lie along {form.k.name}"
+    if form.output.dtype.bits != 16:
+        return f"results of {form.output.dtype}: matrices are stored by pairs of 16 bits"
+    lines = [s.value.more["stored"][-1] for s in form.staged] + [form.output.axes[-1]]
+    if any(a.size is None or a.size % 8 for a in lines):
+        return "lines of other than whole 16 bytes, which TMA wants"
+    if any(d.columns is not form.columns for d in form.dots):
+        return "products of other columns"
+    return ""
+
+
+def estimate(form: ProductForm, tile: ProductTile, sizes: dict[str, int], device: Device) -> tuple[float, str]:
+    """The expected time in microseconds, and what limits it, of one block on a multiprocessor."""
+    rows, columns, k = (size_of(a, sizes) for a in (form.rows, form.columns, form.k))
+    blocks, steps = up(rows, tile.m) * up(columns, tile.n), up(k, tile.k)
+    loads = sum(math.prod(shape_of(form, s, tile)) for s in form.staged) * 2
+    products = 2 * tile.m * tile.n * tile.k * len(form.dots) / FLOPS_PER_CLOCK
+    work = max(products, loads / device.l2_bytes, LATENCY_CLOCKS / (tile.stages - 1))
+    store = tile.m * tile.n * 2 / (2 * device.dram_bytes)
+    total = in_waves(blocks, device.sm_count, 1, lambda _: steps * work + FILL_CLOCKS + store)
+    bound = "tensor cores" if work == products else "L2 cache" if work * device.l2_bytes == loads else "latency"
+    memory = moved_bytes(form, sizes) / device.dram_bytes / device.sm_count
+    if memory > total:
+        total, bound = memory, "memory"
+    return total / device.clock_ghz / 1e3 + LAUNCH_US, bound
+
+
+def shared_bytes(form: ProductForm, tile: ProductTile) -> int:
+    """Of all stages, and of a piece of the result."""
+    return sum(math.prod(shape_of(form, s, tile)) for s in form.staged) * 2 * tile.stages + tile.m * PIECE * 2
+
+
+def refused(form: ProductForm, tile: ProductTile, device: Device) -> str:
+    """Why a tile cannot be used; empty if it can."""
+    if (need := shared_bytes(form, tile) + 1024) > device.shared_bytes:
+        return f"{need} bytes of shared memory, at most {device.shared_bytes}"
+    if (need := len(form.dots) * GROUP_ROWS * tile.n // 128) > SUMS:
+        return f"{need} sums a thread, at most {SUMS}"
+    return ""
+
+
+def choose_tile(
+    d: Decisions, form: ProductForm, sizes: dict[str, int], device: Device
+) -> tuple[ProductTile, float, str]:
+    """The tile of least expected time. Raises SelectError PLAN_NONE, PLAN_PIN."""
+    every = [
+        ProductTile(m, n, STEP, stages, (m // 16, 1))
+        for m, n, stages in itertools.product((GROUP_ROWS, 2 * GROUP_ROWS), COLUMNS, STAGES)
+    ]
+    found = {t: refused(form, t, device) or estimate(form, t, sizes, device) for t in every}
+    kept = dict(found)
+    why = {"tile.m": "rows of a block, 64 for each warpgroup that multiplies", "tile.n": "columns of a block",
+           "loop.k": "summed in a step: lines of 128 bytes", "stages": "steps in shared memory at once",
+           "warps": "warps that multiply, down and across"}  # fmt: skip
+    for path, said in why.items():
+        options: dict[Any, float | str] = {}
+        for t, cost in kept.items():
+            value = t.values()[path]
+            if isinstance(cost, str):
+                options.setdefault(value, cost)
+            elif isinstance(best := options.get(value, "none"), str) or cost[0] < best:
+                options[value] = cost[0]
+        taken = d.take(path, options, lambda _, said=said: f"{said}; least expected time", "us")  # type: ignore[misc]
+        kept = {t: cost for t, cost in kept.items() if t.values()[path] == taken}
+    ((tile, cost),) = kept.items()
+    assert not isinstance(cost, str)
+    return tile, *cost
+
+
+def decide(d: Decisions, form: ProductForm, sizes: dict[str, int], device: Device) -> WarpgroupTiled:
+    """Makes every decision. Raises SelectError PLAN_NONE, PLAN_PIN."""
+    tile, us, bound = choose_tile(d, form, sizes, device)
+    kind = "bf16" if str(form.dtype) == "bf16" else "f16"
+    t = WarpgroupTiled(form, tile, f"wgmma.m64n{tile.n}k16.f32.{kind}", expected_us=us, bound=bound)
+    d.put("result.through", "shared", f"pieces of {PIECE} columns, which TMA stores")
+    for s in form.staged:
+        name, shape = shared_name(s), shape_of(form, s, tile)
+        swizzle = gr.swizzle(STEP, form.dtype)
+        d.put(f"{name}.swizzle", str(swizzle), "lines of 128 bytes as TMA and wgmma know them: 0 conflicts")
+        d.put(f"{name}.copy", "TMA", f"boxes of {s.name} along {form.k.name}, by one thread")
+        d.put(f"{name}.load", "wgmma", "the instruction reads shared memory")
+        t.shared[name] = Shared(name, shape, swizzle, math.prod(shape) * 2 * tile.stages, 1024, tile.stages)
+    swizzle = gr.swizzle(PIECE, form.output.dtype)
+    d.put("sResult.swizzle", str(swizzle), "lines of 128 bytes as stmatrix and TMA know them: 0 conflicts")
+    t.shared["sResult"] = Shared("sResult", (tile.m, PIECE), swizzle, tile.m * PIECE * 2, 1024)
+    for v in form.beside():
+        d.put(f"{v.name}.where", "registers", "each thread reads the elements that its sums meet")
+    t.barriers, t.ahead = 0, tile.stages - 1
+    d.put("slots.barriers", 0, "a step; mbarriers hand stages over: full by the copies' bytes, empty by each reader")
+    d.put("slots.ahead", t.ahead, "steps that copies run ahead of products")
+    place(d, t, device, apart=True)
+    return t
