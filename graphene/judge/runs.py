@@ -306,10 +306,12 @@ class Runner:
                 break
             at, d = chosen
             base = bases[at]
-            sizes, before = base.call.sizes, self._spent()
+            sizes, tables, before = base.call.sizes, base.call.tables, self._spent()
             if self._covering is not None and plan.decided and at not in strayed:
                 sizes = plan.sizes_of(self._covering.alike(dict(sizes)))
-            run = self._further(plan.with_data(replace(base.call, sizes=sizes), d, len(out.runs)))
+            elif not plan.decided and at not in strayed:  # integers of data decide, which are drawn anew
+                tables = len(out.runs)
+            run = self._further(plan.with_data(replace(base.call, sizes=sizes, tables=tables), d, len(out.runs)))
             if run is not None and run.ok and not run.reached >= base.reached:
                 strayed.add(at)
                 run = self._further(plan.with_data(base.call, d, len(out.runs)))

@@ -94,8 +94,31 @@ def _entropy(tile: tuple[int, ...], gradient: bool = False, **options: Any) -> C
     return build
 
 
+def _grouped(**options: Any) -> Callable[[Any], gr.Kernel]:
+    def build(_: Any) -> gr.Kernel:
+        module = _of("gemm.grouped")
+        config = module.GroupedConfig(tile=(32, 16, 32), warps=(2, 1), stages=3, **options)
+        kernel: gr.Kernel = module.grouped_kernel(config)
+        return kernel
+
+    return build
+
+
+def _weights(**options: Any) -> Callable[[Any], gr.Kernel]:
+    def build(_: Any) -> gr.Kernel:
+        module = _of("gemm.weights")
+        kernel: gr.Kernel = module.weights_kernel(module.WeightsConfig(stages=2, **options))
+        return kernel
+
+    return build
+
+
 BUILD: dict[str, Callable[[Any], gr.Kernel]] = PRODUCTS | HOPPER
 BUILD |= {
+    "groups": _grouped(b_as_nk=True),
+    "groups of k": _grouped(along_k=True),
+    "weights": _weights(zeros=True, bias=True, group=64, tokens=2, warps=(1, 1)),
+    "weights of fp8": _weights(bits=8, tiles=1, warps=(1, 2)),
     "entropy": _entropy((50, 8, 8, 2), smoothing=True, z=True),
     "entropy in parts": _entropy((600, 32, 1, 8, "memory")),
     "entropy's gradient": _entropy((50, 8, 8, 2), True, smoothing=True, z=True),

@@ -127,8 +127,11 @@ class GroupedProduct(Product):
             rows, offsets = args["A"].shape[along_k], args["offsets"]
             ends = rng.integers(0, rows + 1, offsets.shape)
             ends.sort()
-            if rng.integers(0, 2):
+            kind = rng.integers(0, 4)
+            if kind == 1:
                 ends[-1:] = rows
+            elif kind:  # as many tiles as there may be: each group has a row more than whole tiles
+                ends = (rng.integers(0, 2, ends.shape) * size + 1).cumsum().clip(max=rows)
             offsets[...] = ends
 
         size = self.tile.tile[2 if along_k else 0]
