@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import all_mutants
 import pytest
 
 from graphene.testing.jobs import Options, judge_all, read_journals
@@ -69,3 +70,36 @@ def test_nothing_is_begun_after_the_time(tmp_path: Path) -> None:
     options = Options(1, minutes=0.0, journal=tmp_path / "j")
     assert judge_all(work, 2, HEAD, options, wrong) == ([], False)
     assert read_journals([tmp_path / "j"]) == ({"what": "squares", "count": 2}, [])
+
+
+def test_what_was_missed_and_kernels_that_changed_are_judged_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["tensor_core_tile", "transpose_kernel"]
+    monkeypatch.setattr(all_mutants, "CASES", {n: all_mutants.CASES[n] for n in names})
+    same, other = names
+    mutant = all_mutants.prepared(same)[1][3]
+    missed = {"case": same, "number": 99, "operator": mutant.operator, "line": mutant.line + 7,
+              "before": mutant.before, "after": mutant.after, "kind": "missed", "detail": ""}  # fmt: skip
+    kinds = dict.fromkeys(all_mutants.KINDS, 1)
+    kernels = {
+        same: {"text": all_mutants.fingerprint(same), "commit": "old", "kinds": kinds},
+        other: {"text": "another", "commit": "old", "kinds": kinds},
+        "gone": {"text": "", "commit": "old", "kinds": kinds},
+    }
+    saved = {"commit": "old", "every": 1, "search": 1, "of": 9, "mutants": 9, "operators": {}, "kernels": kernels,
+             "found": [missed, {**missed, "case": "gone"}]}  # fmt: skip
+    jobs = all_mutants.again(saved)
+    assert jobs[0] == (same, 3)
+    assert {name for name, _ in jobs[1:]} == {other}
+    assert len(jobs) == 1 + len(all_mutants.prepared(other)[1])
+
+    now = [{**missed, "number": 3, "kind": "promise"}, {**missed, "case": other, "kind": "hazard"}]
+    after = all_mutants.merged(saved, now, "new")
+    assert after["kernels"][same]["kinds"] == {**kinds, "missed": 0, "promise": 2}
+    assert after["kernels"][other]["commit"] == "new"
+    assert after["kernels"][other]["kinds"]["hazard"] == sum(after["kernels"][other]["kinds"].values()) == 1
+    assert list(after["kernels"]) == names
+    assert [(r["kind"], r["was"], r["commit"]) for r in after["found"]] == [("promise", "missed", "new")]
+    assert all_mutants.changed(after) == []
+    text = all_mutants.page(after)
+    assert "promise at new, missed before" in text
+    assert "| transpose_kernel | new | 0 | 1 |" in text
