@@ -206,7 +206,7 @@ class _Block:
 
     def __init__(self, c: MlpConfig, runs: list[LayerRun], X: Any, bm: Any, threads: Any) -> None:
         self.c, self.runs, self.threads = c, runs, threads
-        self.dtype = dtype = gr.fp16 if c.dtype == "fp16" else gr.bf16
+        self.dtype = dtype = getattr(gr, c.dtype)
         self.mma = gr.atom(MATRIX_ATOMS[c.dtype][0])
         self.lines = [lines_of(c, r) for r in runs]
         self.chunk = chunk = c.chunk
@@ -416,7 +416,7 @@ def mlp_kernel(c: MlpConfig) -> gr.Kernel:
     Raises VerifyError KERNEL_ARGUMENT.
     """
     check_config(c)
-    runs, dtype = runs_of(c), gr.fp16 if c.dtype == "fp16" else gr.bf16
+    runs, dtype = runs_of(c), getattr(gr, c.dtype)
     M, align = gr.sym("M"), [vector_bytes(c.widths[i], a) for i, a in ((0, c.align[0]), (-1, c.align[1]))]
     with gr.Kernel("fused_mlp", functools.partial(meaning, c), arguments=small_weights) as kernel:
         X = matrix(gr.input, "X", (M, c.widths[0]), [], dtype, align[0])

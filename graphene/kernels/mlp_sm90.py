@@ -18,6 +18,7 @@ from graphene.kernels.epilogues import activation
 from graphene.kernels.gemm.frame import MOST_IN_BOXES
 from graphene.kernels.gemm.operand import access, matrix
 from graphene.kernels.mlp import CP, Activation, atoms_of, up, vector_bytes
+from graphene.kernels.tma import wgmma
 from graphene.kernels.traced import as_data
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ class _Shared:
     """What a block has in shared memory, and the barriers that say what is there."""
 
     def __init__(self, c: MlpSm90Config, runs: list[LayerRunSm90]) -> None:
-        self.c, self.dtype = c, gr.fp16 if c.dtype == "fp16" else gr.bf16
+        self.c, self.dtype = c, getattr(gr, c.dtype)
         self.widest = max(r.lines for r in runs)
         lines = gr.swizzle(CHUNK, self.dtype)
 
@@ -213,10 +214,9 @@ class _LayerConsumer:
         self.w: Any = consumers.indices()[0] if c.consumers > 1 else 0
         self.mine = mine = consumers[self.w] if c.consumers > 1 else consumers
         self.halves = c.rows // 64
-        kind = "f16" if c.dtype == "fp16" else "bf16"
         sizes = {r.lines for r in runs}
-        self.wgmma = {n: gr.atom(f"wgmma.m64n{n}k16.f32.{kind}") for n in sizes | {CHUNK}}
-        self.wgmma |= {n: gr.atom(f"wgmma.m64n{n}k16.f32.{kind}") for n in map(self.together, sizes)}
+        self.wgmma = {n: wgmma(shared.dtype, n) for n in sizes | {CHUNK}}
+        self.wgmma |= {n: wgmma(shared.dtype, n) for n in map(self.together, sizes)}
         self.any = self.wgmma[CHUNK]  # waits and fences may name any of them
         self.acc = {n: gr.fragment(f"acc{n}", [c.rows, n], gr.fp32, self.wgmma[n].c, on=mine) for n in sizes}
         between = {r.lines for r in runs if r.first + r.layers < c.depth}
@@ -368,7 +368,7 @@ def mlp_sm90(c: MlpSm90Config) -> gr.Kernel:
     Raises VerifyError KERNEL_ARGUMENT.
     """
     check_config(c)
-    runs, dtype, load = runs_of(c), gr.fp16 if c.dtype == "fp16" else gr.bf16, gr.atom("tma.load")
+    runs, dtype, load = runs_of(c), getattr(gr, c.dtype), gr.atom("tma.load")
     M = gr.sym("M", min=1, max=MOST_IN_BOXES)  # a box is never empty
     with gr.Kernel("mlp_sm90", functools.partial(meaning, c), arguments=small_weights) as kernel:
         X = matrix(gr.input, "X", (M, c.widths[0]), [], dtype, c.align[0])

@@ -87,7 +87,7 @@ class _Products:
         self, c: CellConfig, left: list[Any], right: list[list[Any]], threads: Any, states: Any = None
     ) -> None:
         (BM, BN, BK), G, (rows, columns) = c.tile, c.gates, c.warps
-        dtype, self.mma = gr.fp16 if c.dtype == "fp16" else gr.bf16, gr.atom(MATRIX_ATOMS[c.dtype][0])
+        dtype, self.mma = getattr(gr, c.dtype), gr.atom(MATRIX_ATOMS[c.dtype][0])
         self.c, self.left, self.right, self.threads = c, left, right, threads
         self.warps = threads.tile(32).reshape(0, gr.Layout(c.warps))
         self.at, _ = self.warps.indices()
@@ -229,7 +229,7 @@ def recurrent_cell(c: CellConfig) -> gr.Kernel:
     size(name, "tile[2]", BK, multiple_of=32)
     size(name, "stages", c.stages, least=2)
     size(name, "biases", c.biases + 1, most=3)
-    dtype = gr.fp16 if c.dtype == "fp16" else gr.bf16
+    dtype = getattr(gr, c.dtype)
     ax, ah, aw, au, an = (a // 2 for a in c.align)
     M, N = gr.sym("M"), gr.sym("N", multiple_of=an)
     I, J = gr.sym("I", multiple_of=max(ax, aw), min=1), gr.sym("J", multiple_of=max(ah, au))

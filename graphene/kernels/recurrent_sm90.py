@@ -17,7 +17,7 @@ from graphene.kernels.epilogues import activation, sigmoid, sigmoid_tanh
 from graphene.kernels.gemm.frame import MOST_IN_BOXES
 from graphene.kernels.gemm.operand import access, matrix
 from graphene.kernels.recurrent import meaning, two_products
-from graphene.kernels.tma import MOST_TILES
+from graphene.kernels.tma import MOST_TILES, wgmma
 from graphene.kernels.traced import as_data
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class _Cell:
 
     def __init__(self, c: CellSm90Config, given: dict[str, Any], biases: list[Any], sizes: tuple[Any, ...]) -> None:
         self.c, self.given, self.biases, (self.tiles, *self.steps) = c, given, biases, sizes
-        self.dtype = gr.fp16 if c.dtype == "fp16" else gr.bf16
+        self.dtype = getattr(gr, c.dtype)
 
         def tiles(name: str, rows: int, columns: int, stages: int) -> Any:
             swizzle = gr.swizzle(columns, self.dtype)
@@ -168,9 +168,8 @@ class _CellConsumer:
         c = cell.c
         self.w: Any = consumers.indices()[0] if c.consumers > 1 else 0
         self.mine = mine = consumers[self.w] if c.consumers > 1 else consumers
-        kind = "f16" if c.dtype == "fp16" else "bf16"
-        self.wgmma = gr.atom(f"wgmma.m64n{c.columns}k16.f32.{kind}")
-        narrow = gr.atom(f"wgmma.m64n{c.part}k16.f32.{kind}").c
+        self.wgmma = wgmma(cell.dtype, c.columns)
+        narrow = wgmma(cell.dtype, c.part).c
         self.acc = gr.fragment("acc", [c.rows, c.columns], gr.fp32, self.wgmma.c, on=mine)
         self.out = gr.fragment("out", [64, c.part], cell.dtype, narrow, on=mine)
         if c.gates == 4:
@@ -293,7 +292,7 @@ def cell_sm90(c: CellSm90Config) -> gr.Kernel:
     """
     check_config(c)
     (BM, BN), G, most = c.tile, c.gates, MOST_IN_BOXES
-    dtype = gr.fp16 if c.dtype == "fp16" else gr.bf16
+    dtype = getattr(gr, c.dtype)
     M, N = gr.sym("M", min=1, max=most), gr.sym("N", multiple_of=BN if G == 4 else 8, min=8, max=most)
     I, J = (gr.sym(x, multiple_of=8, min=8, max=most) for x in "IJ")
     means = functools.partial(meaning, c)

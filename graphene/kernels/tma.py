@@ -1,10 +1,10 @@
-"""What every kernel for sm_90a knows: shared memory, lines that TMA swizzles, tiles in 32 bits, blocks or clusters."""
+"""What every kernel for sm_90a knows: shared memory, lines that TMA swizzles, tiles in 32 bits, clusters, products."""
 
 from typing import Any
 
 import graphene as gr
 
-__all__ = ["ALIGNED_BYTES", "LINE_BYTES", "MOST_TILES", "SHARED_BYTES", "declare_clusters"]
+__all__ = ["ALIGNED_BYTES", "LINE_BYTES", "MOST_TILES", "SHARED_BYTES", "declare_clusters", "wgmma"]
 
 SHARED_BYTES = 227 * 1024  # of a block
 LINE_BYTES = 128  # of a tile in shared memory, which TMA swizzles
@@ -23,3 +23,8 @@ def declare_clusters(count: Any, blocks: int) -> tuple[Any, Any, Any]:
     grid = gr.blocks(blocks * count, cluster=blocks)
     block, rank = grid.indices()
     return block, grid[block], rank
+
+
+def wgmma(dtype: gr.DType, columns: int) -> Any:
+    """The product of 64 rows and a number of columns by a warpgroup, of fp16 or bf16 with sums of fp32."""
+    return gr.atom(f"wgmma.m64n{columns}k16.f32.{'f16' if dtype == gr.fp16 else 'bf16'}")

@@ -24,9 +24,8 @@ from graphene import _core
 from graphene.kernels.arguments import MOST_BLOCKS_YZ, instance, size
 from graphene.kernels.attention.problem import MOST, Attention, AttentionArguments, Scores, Seen, SequenceView
 from graphene.kernels.attention.reference_sums import read_sums, sums_gradient
-from graphene.kernels.attention.rings import wgmma
 from graphene.kernels.attention.usual_arguments import arguments
-from graphene.kernels.tma import MOST_TILES, SHARED_BYTES
+from graphene.kernels.tma import MOST_TILES, SHARED_BYTES, wgmma
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -259,12 +258,12 @@ class _GradientSm90:
         self.w, _ = consumers.indices()
         mine = self.mine = consumers[self.w]
         self.keys, self.get = self.ring("keys", "get"), self.ring("steps", "get")
-        self.qk, self.kd, self.half = (wgmma(a, n) for n in (QUERIES, depth, depth // 2))
+        self.qk, self.kd, self.half = (wgmma(a.dtype, n) for n in (QUERIES, depth, depth // 2))
         self.S, self.dP = (gr.fragment(n, [64, QUERIES], gr.fp32, self.qk.c, on=mine) for n in ("S", "dP"))
         self.P = gr.fragment("P", [64, QUERIES], a.dtype, self.kd.a, on=mine)
         self.dK, self.dV = (gr.fragment(n, [64, depth], gr.fp32, self.kd.c, on=mine) for n in ("dK", "dV"))
         self.dQ = gr.fragment("dQ", [64, depth // 2], gr.fp32, self.half.c, on=mine)
-        narrow = wgmma(a, PIECE)
+        narrow = wgmma(a.dtype, PIECE)
         self.dS = gr.fragment("dS", [64, PIECE], a.dtype, narrow.c, on=mine)
         self.number = gr.fragment("piece", [64, PIECE], gr.fp32, narrow.c, on=mine).reduced(0, "number")
         self.w_anew = gr.scalar("w_anew", self.w, max=1)

@@ -21,9 +21,9 @@ from graphene import _core
 from graphene.kernels.arguments import MOST_BLOCKS_YZ, choice, flags, instance, size
 from graphene.kernels.attention.problem import MOST, Attention, AttentionArguments, Scores, Seen, SequenceView
 from graphene.kernels.attention.reference_tiles import TILE, read_scores, tiled_gradient
-from graphene.kernels.attention.rings import Notes, Order, heads_together, wgmma
+from graphene.kernels.attention.rings import Notes, Order, heads_together
 from graphene.kernels.attention.usual_arguments import arguments
-from graphene.kernels.tma import SHARED_BYTES
+from graphene.kernels.tma import SHARED_BYTES, wgmma
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -257,10 +257,10 @@ class _Keys:
         self.w, _ = consumers.indices()
         mine = self.mine = consumers[self.w]
         self.keys, self.get = self.ring("keys", "get"), self.ring("steps", "get")
-        self.qk, self.kd = wgmma(a, TILE), wgmma(a, depth)
+        self.qk, self.kd = wgmma(a.dtype, TILE), wgmma(a.dtype, depth)
         self.S, self.dP = (gr.fragment(n, [64, TILE], gr.fp32, self.qk.c, on=mine) for n in ("S", "dP"))
         self.P = gr.fragment("P", [64, TILE], a.dtype, self.kd.a, on=mine)
-        narrow = wgmma(a, PIECE)
+        narrow = wgmma(a.dtype, PIECE)
         direct = self.c.direct
         of = [64, TILE if direct else PIECE], a.dtype, self.kd.a if direct else narrow.c
         self.dS = gr.fragment("dS", *of, on=mine)

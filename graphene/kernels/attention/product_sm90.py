@@ -17,9 +17,9 @@ from graphene.kernels.arguments import MOST_BLOCKS_YZ, flags, instance, size
 from graphene.kernels.attention.keys_sm90 import saved_tiles
 from graphene.kernels.attention.problem import MOST, Attention, AttentionArguments, Seen, SequenceView
 from graphene.kernels.attention.reference_tiles import TILE, tiled_product
-from graphene.kernels.attention.rings import Order, heads_together, wgmma
+from graphene.kernels.attention.rings import Order, heads_together
 from graphene.kernels.attention.usual_arguments import arguments
-from graphene.kernels.tma import SHARED_BYTES
+from graphene.kernels.tma import SHARED_BYTES, wgmma
 
 __all__ = ["ProductSm90", "attention_queries_product_sm90"]
 
@@ -173,7 +173,7 @@ class _ProductSm90:
         w, _ = consumers.indices()
         mine, get = consumers[w], gr.ring("get", c.stages)
         free = gr.ring("free", c.stages)
-        kd = wgmma(a, self.depth)
+        kd = wgmma(a.dtype, self.depth)
         acc = gr.fragment("acc", [TILE, self.depth], gr.fp32, kd.c, on=mine)
         out = gr.fragment("out", [TILE, self.depth], a.dtype, kd.c, on=mine)
 

@@ -24,7 +24,6 @@ __all__ = [
     "heads_together",
     "line_elems",
     "staged",
-    "wgmma",
 ]  # fmt: skip
 
 LEAST_HEADS = 32  # that are mixed: four blocks or more work on a head at once
@@ -40,11 +39,6 @@ def staged(a: Attention, name: str, rows: int, stages: int | None = None) -> gr.
     """Tiles [rows, depth] in shared memory: panels of lines that TMA writes and the matrix instructions read."""
     swizzle = gr.swizzle(line_elems(a.depth), a.dtype)
     return gr.alloc(name, gr.panels(rows, a.depth, a.dtype), a.dtype, gr.SH, stages=stages, swizzle=swizzle)
-
-
-def wgmma(a: Attention, columns: int) -> Any:
-    """The matrix instruction of 64 rows and a number of columns."""
-    return gr.atom(f"wgmma.m64n{columns}k16.f32.{'f16' if a.dtype == gr.fp16 else 'bf16'}")
 
 
 class TileRing:

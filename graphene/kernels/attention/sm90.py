@@ -32,10 +32,10 @@ from graphene.kernels.attention.rings import (
     UnevenOrder,
     heads_together,
     staged,
-    wgmma,
 )
 from graphene.kernels.attention.sm90_config import ForwardSm90
 from graphene.kernels.attention.usual_arguments import arguments
+from graphene.kernels.tma import wgmma
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -379,7 +379,7 @@ class _Hopper:
     def allocate(self) -> None:
         """Registers."""
         c, a, mine = self.c, self.a, self.mine
-        self.qk, self.pv = wgmma(a, c.BN), wgmma(a, a.depth)
+        self.qk, self.pv = wgmma(a.dtype, c.BN), wgmma(a.dtype, a.depth)
         self.S = gr.fragment("S", [64, c.BN], gr.fp32, self.qk.c, on=mine)
         self.P = gr.fragment("P", [64, c.BN], a.dtype, self.pv.a, on=mine)
         self.acc = gr.fragment("acc", [64, a.depth], gr.fp32, self.pv.c, on=mine)
@@ -475,7 +475,7 @@ class _Hopper:
             return
         m, h, b = where
         view = tensor[b, h, :, :].tile([64 if e.rows else 1, 16])[self.unit(m) if e.rows else 0, :]
-        x = gr.fragment(name, [64, 16], e.dtype, wgmma(self.a, 16).c, on=self.mine)
+        x = gr.fragment(name, [64, 16], e.dtype, wgmma(self.a.dtype, 16).c, on=self.mine)
         x = x if e.rows else x.reduced(0, f"{name}_keys", e.dtype)
         self.plain.add(self.S, self.c.BN, e, x, lambda j: view[n * (self.c.BN // 16) + j], "ld.global", self.warp)
 
