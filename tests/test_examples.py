@@ -24,6 +24,7 @@ SAYS = {
     "12_gemm_sm90": " promises of specs kept",
     "13_plan": " promises of specs kept",
     "14_everyday": "transpose: ",
+    "15_model_layers": "experts on Hopper: error",
 }
 NEEDS = {"10_hugging_face": ("torch", "transformers")}
 
