@@ -108,6 +108,7 @@ from graphene.expressions import (
     trunc,
     where,
 )
+from graphene.forms import Forms, FormsChecked, forms
 from graphene.indexed import Gathered, gathered, paged
 from graphene.integers import brev, clz, dp4a, ffs, mulhi, popc, prmt
 from graphene.kernel import Kernel, parse
@@ -176,6 +177,8 @@ __all__ = [
     "ComposedLayout",
     "DType",
     "Expression",
+    "Forms",
+    "FormsChecked",
     "Gathered",
     "GrapheneError",
     "Imported",
@@ -249,6 +252,7 @@ __all__ = [
     "floor",
     "fma",
     "fmod",
+    "forms",
     "fp4e2m1",
     "fp6e2m3",
     "fp6e3m2",

@@ -7,7 +7,8 @@ may be symbols (gr.sym); those of a kernel's own tensors must be integers. Strid
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from graphene import _core
 from graphene._core import Layout, Swizzle, Tensor, ThreadTensor
@@ -21,23 +22,83 @@ if TYPE_CHECKING:
 __all__ = ["alloc", "blocks", "fragment", "inout", "input", "inputs", "output", "param", "tensor", "threads"]
 
 
-def input(name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None = None) -> Tensor:
+class FormDeclarations:
+    """The optional arguments that a recording of ``gr.forms`` declared, and those that its form lacks."""
+
+    def __init__(self, absent: frozenset[str]) -> None:
+        self.absent = absent
+        self.optional: list[str] = []
+
+
+FORM_DECLARATIONS: ContextVar[FormDeclarations | None] = ContextVar("FORM_DECLARATIONS", default=None)
+
+
+def _is_absent(name: str, optional: bool) -> bool:
+    if not isinstance(optional, bool):
+        raise TypeError(f"optional= must be True or False, got {optional!r}")
+    if not optional:
+        return False
+    declared = FORM_DECLARATIONS.get()
+    if declared is None:
+        _core.fail("KERNEL_SCOPE", f"an optional argument, {name}, of a kernel that has one form", [],
+                   "record the kernel in a function under @gr.forms")  # fmt: skip
+    declared.optional.append(name)
+    return name in declared.absent
+
+
+@overload
+def input(
+    name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None = None, optional: Literal[False] = False
+) -> Tensor: ...
+@overload
+def input(
+    name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None = None, *, optional: bool
+) -> Tensor | None: ...
+def input(
+    name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None = None, optional: bool = False
+) -> Tensor | None:
     """An argument that the kernel only reads.
 
     `align_bytes`: a power of two that divides its address (by default the size of one element); a launch checks it.
-    Raises VerifyError KERNEL_NONE outside of a kernel, KERNEL_NAME; LayoutError TENSOR_TYPE, TENSOR_SIZE. Paper
-    section 3.1.
+    `optional`: under ``@gr.forms``, a call may leave it out; it is None in a form without it. Raises VerifyError
+    KERNEL_NONE outside of a kernel, KERNEL_NAME, KERNEL_SCOPE; LayoutError TENSOR_TYPE, TENSOR_SIZE. Paper section 3.1.
     """
+    if _is_absent(name, optional):
+        return None
     return _core.record_arg("input", name, layout, dtype, align_bytes, 0)
 
 
-def output(name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None = None) -> Tensor:
+@overload
+def output(
+    name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None = None, optional: Literal[False] = False
+) -> Tensor: ...
+@overload
+def output(
+    name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None = None, *, optional: bool
+) -> Tensor | None: ...
+def output(
+    name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None = None, optional: bool = False
+) -> Tensor | None:
     """An argument that the kernel writes whole and never reads, which the simulator checks. The rest is as in input."""
+    if _is_absent(name, optional):
+        return None
     return _core.record_arg("output", name, layout, dtype, align_bytes, 0)
 
 
-def inout(name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None = None) -> Tensor:
+@overload
+def inout(
+    name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None = None, optional: Literal[False] = False
+) -> Tensor: ...
+@overload
+def inout(
+    name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None = None, *, optional: bool
+) -> Tensor | None: ...
+def inout(
+    name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None = None, optional: bool = False
+) -> Tensor | None:
     """An argument that the kernel reads and writes in place. The rest is as in input."""
+    if _is_absent(name, optional):
+        return None
     return _core.record_arg("inout", name, layout, dtype, align_bytes, 0)
 
 
@@ -54,11 +115,13 @@ def inputs(name: str, n: int, layout: LayoutLike, dtype: DType, align_bytes: int
     return _core.record_arg("input", name, layout, dtype, align_bytes, n)
 
 
-def param(name: str, dtype: DType) -> Any:
+def param(name: str, dtype: DType, optional: bool = False) -> Any:
     """A scalar argument: for an integer type a symbolic integer with the type's bounds, else a private scalar tensor.
 
-    Raises VerifyError KERNEL_NAME, KERNEL_SCOPE; LayoutError TENSOR_TYPE.
+    `optional` as in input. Raises VerifyError KERNEL_NAME, KERNEL_SCOPE; LayoutError TENSOR_TYPE.
     """
+    if _is_absent(name, optional):
+        return None
     return _core.record_param(name, dtype)
 
 

@@ -28,6 +28,7 @@ GROUPS = (
         (
             "kernel",
             "declare",
+            "forms",
             "check",
             "simulate",
             "watched",
