@@ -24,6 +24,9 @@ from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
 
 sys.path.insert(0, str(Path(__file__).parent))
 import causes
+import causes_checked
+import causes_layouts
+import causes_outside
 import causes_running
 from api_pages import stubs
 
@@ -40,7 +43,8 @@ CLASSES = (
 
 
 BEGINNINGS = (causes.begin, causes_running.run, causes_running.doubled)
-CAUSES = {n.upper(): f for module in (causes, causes_running) for n, f in vars(module).items() if callable(f)}
+MODULES = (causes, causes_layouts, causes_checked, causes_running, causes_outside)
+CAUSES = {n.upper(): f for module in MODULES for n, f in vars(module).items() if callable(f)}
 
 
 def shown_source(code: str) -> str:
@@ -58,7 +62,7 @@ def errors() -> str:
         "(`error.code`, `error.diagnostics`); a code never changes its meaning.",
         "",
         "The functions of this page cause an error with `right=False` and none with `right=True`; they stand in",
-        "`tools/causes.py` and `tools/causes_running.py`, and the test suite runs them. Kernels begin so:",
+        "`tools/causes.py` and the files beside it, and the test suite runs them. Kernels begin so:",
         "",
         "```python",
         "from typing import Any",
