@@ -374,3 +374,19 @@ def test_uuid_says_what_decisions_depend_on() -> None:
     assert one == same
     assert one is None or one != other
     assert make_pass(torch_compile.Backend(), [lambda graph: None]).uuid() is None  # who knows what that depends on
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", [None, "reduce-overhead", "max-autotune-no-cudagraphs"])
+@pytest.mark.parametrize("rows", [1, 16])
+def test_on_a_gpu(mode: str | None, rows: int) -> None:
+    torch.manual_seed(0)
+    block = torch.nn.Sequential(torch.nn.RMSNorm(2048), torch.nn.Linear(2048, 4096), torch.nn.GELU()).cuda().bfloat16()
+    x = torch.randn(rows, 2048, device="cuda").bfloat16()
+    compiled = gr.compile(block, mode=mode)
+    with torch.no_grad():
+        for _ in range(3):
+            near(compiled(x), block(x))
+    (region,) = compiled.plans
+    assert region.plan is not None
+    assert region.measured == (mode == "max-autotune-no-cudagraphs")
