@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from graphene.kernels.gemm.weights import CHUNK, PACKED_ROWS
-from graphene.ops.core.checks import check_devices, same_shape, shape_text
+from graphene.ops.core.checks import check_devices, check_tensors, integer, same_shape, shape_text
 from graphene.ops.core.torch import Tensor, fail, torch
 
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # where the n-th of eight columns stands in a word of AWQ
@@ -17,9 +17,10 @@ def pack_weights(weight: Tensor) -> Tensor:
 
     The result is int32, (N / 16, K / 64, 128) or for fp8 (N / 16, K / 64, 256). N is a multiple of 16 and K of 64.
 
-    Raises LaunchError: OP_SHAPE, OP_DTYPE.
+    Raises LaunchError: OP_SHAPE, OP_DTYPE, OP_ARGUMENT.
     """
     n = "pack_weights"
+    check_tensors(n, {"weight": weight})
     if weight.dim() != 2 or weight.shape[0] % PACKED_ROWS or weight.shape[1] % CHUNK:
         fail("OP_SHAPE", f"{n}: argument 'weight' has the wrong shape",
              [f"want: [N,K], multiples of {PACKED_ROWS} and {CHUNK}", f"got:  {shape_text(weight.shape)}"],
@@ -28,6 +29,10 @@ def pack_weights(weight: Tensor) -> Tensor:
         fail("OP_DTYPE", f"{n}: argument 'weight' is neither integers nor fp8",
              [f"want: integers from 0 to 15, or {FP8}", f"got:  {weight.dtype}"], "quantize it first")  # fmt: skip
     whole = weight.dtype != FP8
+    if whole and weight.numel() and not 0 <= int(weight.min()) <= int(weight.max()) <= 15:
+        fail("OP_ARGUMENT", f"{n}: argument 'weight' has integers that 4 bits do not hold",
+             ["want: 0 to 15", f"got:  {int(weight.min())} to {int(weight.max())}"],
+             "add 8 to signed ones")  # fmt: skip
     numbers = weight if whole else weight.view(torch.uint8)
     tiles, chunks = weight.shape[0] // PACKED_ROWS, weight.shape[1] // CHUNK
     # lower row, row, 64 k, 16 k, upper k, pair, which of the pair
@@ -43,6 +48,7 @@ def pack_weights(weight: Tensor) -> Tensor:
 
 def unpack_weights(packed: Tensor) -> Tensor:
     """What ``pack_weights`` packed: (N,K), uint8 or float8_e4m3fn. Raises LaunchError OP_SHAPE."""
+    check_tensors("unpack_weights", {"packed": packed})
     check_packed("unpack_weights", packed)
     tiles, chunks, words = packed.shape
     bits = 4 if words == 128 else 8
@@ -92,7 +98,8 @@ def _check_words(name: str, qweight: Tensor, qzeros: Tensor, scales: Tensor, n: 
              "pass the zero points of the same layer")  # fmt: skip
 
 
-def _matrix(name: str, qweight: Tensor) -> None:
+def _matrix(name: str, qweight: Tensor, **more: Tensor | None) -> None:
+    check_tensors(name, {"qweight": qweight} | {n: t for n, t in more.items() if t is not None or n != "g_idx"})
     if qweight.dim() != 2:
         fail("OP_SHAPE", f"{name}: argument 'qweight' is not a matrix",
              ["want: two dimensions", f"got:  {shape_text(qweight.shape)}"],
@@ -111,7 +118,8 @@ def pack_gptq(
 
     Raises LaunchError: OP_SHAPE, OP_DTYPE, OP_DEVICE, OP_ARGUMENT.
     """
-    _matrix("pack_gptq", qweight)
+    _matrix("pack_gptq", qweight, qzeros=qzeros, scales=scales, g_idx=g_idx)
+    zero_offset = integer("pack_gptq", "zero_offset", zero_offset)
     k, n = 8 * qweight.shape[0], qweight.shape[1]
     _check_words("pack_gptq", qweight, qzeros, scales, n, k)
     group = k // scales.shape[0]
@@ -130,9 +138,9 @@ def pack_awq(qweight: Tensor, qzeros: Tensor, scales: Tensor) -> tuple[Tensor, T
     ``qweight`` (K, N / 8) and ``qzeros`` (K / group, N / 8) have eight neighbours along n in a word, in the order 0, 2,
     4, 6, 1, 3, 5, 7; ``scales`` is (K / group, N).
 
-    Raises LaunchError: OP_SHAPE, OP_DTYPE, OP_DEVICE.
+    Raises LaunchError: OP_SHAPE, OP_DTYPE, OP_DEVICE, OP_ARGUMENT.
     """
-    _matrix("pack_awq", qweight)
+    _matrix("pack_awq", qweight, qzeros=qzeros, scales=scales)
     k, n = qweight.shape[0], 8 * qweight.shape[1]
     _check_words("pack_awq", qweight, qzeros, scales, n, k)
     return pack_weights(_nibbles(qweight, 1, AWQ_ORDER).T), scales, _nibbles(qzeros, 1, AWQ_ORDER)

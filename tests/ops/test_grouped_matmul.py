@@ -11,6 +11,10 @@ torch: Any = pytest.importorskip("torch", reason="pip install torch brings it")
 
 import graphene as gr  # noqa: E402
 from graphene import ops  # noqa: E402
+from graphene.kernels.gemm.grouped import GroupedConfig, grouped_kernel  # noqa: E402
+from graphene.select import group_tiles  # noqa: E402
+from graphene.select.device import of_arch  # noqa: E402
+from graphene.select.group_tiles import select_grouped  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::graphene.ops.CpuWarning")
 HALF, BF16 = torch.float16, torch.bfloat16
@@ -91,6 +95,34 @@ def test_errors() -> None:
             call()
         assert e.value.code == code
         assert text in str(e.value)
+
+
+def test_wgmma_is_chosen_where_it_fits_once_it_has_been_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    hopper = of_arch("sm_90a")
+    assert select_grouped(65536, 2048, 64, device=hopper).kernel == "gemm_sm80"
+    monkeypatch.setattr(group_tiles, "WGMMA", True)
+    assert select_grouped(65536, 2048, 64, device=hopper).kernel == "gemm_sm90"
+    for more in ({"along_k": True}, {"align": (8, 16, 16)}, {"device": of_arch("sm_80")}):
+        assert select_grouped(65536, 2048, 64, **({"device": hopper} | more)).kernel == "gemm_sm80"
+    assert select_grouped(65536, 2048, 511, device=hopper).kernel == "gemm_sm80"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("wgmma", [False, True])
+def test_values_on_a_gpu(wgmma: bool) -> None:
+    for t, k, n, groups in ((1000, 128, 264, 5), (300, 64, 72, 9), (4096, 1024, 512, 64)):
+        a, b = torch.randn(t, k).half(), torch.randn(groups, k, n).half()
+        o = torch.randint(0, t + 1, (groups,)).sort().values.to(torch.int32)
+        config = select_grouped(t, n, groups)
+        if wgmma:
+            config = GroupedConfig(tile=(128, 128, 64), warps=(8, 1), stages=4, kernel="gemm_sm90")
+        c = torch.full((t, n), 7.0).half().cuda()
+        grouped_kernel(config)(a.cuda(), b.cuda(), o.cuda(), c)
+        want = exact(a, b, o)
+        assert ((c.cpu().double() - want).abs() <= 2.0**-10 * want.abs() + 1e-3).all()
+    x, y = torch.randn(4096, 128).half(), torch.randn(4096, 64).half()
+    got = ops.grouped_matmul(x.cuda().T, y.cuda(), ends(1, 1000, 1000, 4095).cuda()).cpu()
+    assert torch.allclose(got.double(), exact(x.T, y, ends(1, 1000, 1000, 4095)), rtol=2e-3, atol=2e-2)
 
 
 OPCHECK = {"grouped_matmul": lambda: [(torch.randn(6, 8).half(), torch.randn(2, 8, 8).half(), ends(1, 4))]}

@@ -11,7 +11,9 @@ torch: Any = pytest.importorskip("torch", reason="pip install torch brings it")
 
 import graphene as gr  # noqa: E402
 from graphene import ops  # noqa: E402
-from graphene.kernels.gemm.weights import unpacked  # noqa: E402
+from graphene.kernels.gemm.weights import WeightsConfig, unpacked  # noqa: E402
+from graphene.select.device import of_arch  # noqa: E402
+from graphene.select.weight_tiles import select_weights  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::graphene.ops.CpuWarning")
 HALF, BF16, FP8 = torch.float16, torch.bfloat16, torch.float8_e4m3fn
@@ -123,6 +125,11 @@ def test_errors() -> None:
         (lambda: ops.quantized_linear(x, weight, scale, None, scale), "OP_SHAPE", "want: [16], one for each column"),
         (lambda: ops.pack_weights(torch.zeros(8, 64, dtype=torch.uint8)), "OP_SHAPE", "multiples of 16 and 64"),
         (lambda: ops.pack_weights(torch.zeros(16, 64)), "OP_DTYPE", "neither integers nor fp8"),
+        (lambda: ops.pack_weights(torch.full((16, 64), -1)), "OP_ARGUMENT", "got:  -1 to -1"),
+        (lambda: ops.pack_weights(None), "OP_ARGUMENT", "'weight' is not a torch.Tensor"),
+        (lambda: ops.pack_awq(q, None, scale), "OP_ARGUMENT", "'qzeros' is not a torch.Tensor"),
+        (lambda: ops.pack_gptq(q, q, scale, zero_offset="1"), "OP_ARGUMENT", "'zero_offset'"),
+        (lambda: ops.unpack_weights([]), "OP_ARGUMENT", "'packed' is not a torch.Tensor"),
         (lambda: ops.pack_gptq(q, q, scale[:, :8]), "OP_SHAPE", "want: [K / group,N] of K = 32, N = 16"),
         (lambda: ops.pack_gptq(q, q, scale[:1]), "OP_SHAPE", "want: [1,2], eight in a word"),
         (lambda: ops.pack_gptq(q, q[:1, :2], scale[:1], torch.ones(32)), "OP_ARGUMENT", "do not lie side by side"),
@@ -132,6 +139,32 @@ def test_errors() -> None:
             call()
         assert e.value.code == code
         assert text in str(e.value)
+
+
+def test_configurations() -> None:
+    for options, text in (
+        ({"bits": 8, "zeros": True}, "only integers have zero points"),
+        ({"stages": 40}, "the stages do not fit into shared memory"),
+        ({"group": 96}, "want: one of 128, 64, 32"),
+    ):
+        with pytest.raises(gr.VerifyError, match=text):
+            WeightsConfig(**options)
+    few, many = (select_weights(m, 4096, 4096, device=of_arch("sm_90a")) for m in (1, 100))
+    assert (few.tokens, many.tokens) == (1, 8)
+    assert few.cluster > 1
+    assert select_weights(1, 4096, 4096, device=of_arch("sm_80")).cluster == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [HALF, BF16], ids=str)
+@pytest.mark.parametrize(("group", "zeros", "fp8"), [(128, False, False), (64, True, False), (None, False, True)])
+def test_values_on_a_gpu(dtype: Any, group: int | None, zeros: bool, fp8: bool) -> None:
+    for m, n, k in ((1, 4096, 4096), (3, 528, 320 if group != 128 else 384), (16, 256, 8192), (100, 512, 1024)):
+        *given, wide = layer(n, k, group, dtype, zeros, fp8)
+        x = torch.randn(m, k).to(dtype)
+        got = ops.quantized_linear(x.cuda(), *(None if t is None else t.cuda() for t in given)).cpu()
+        want = x.double() @ wide.T
+        assert ((got.double() - want).abs() <= 2.0 ** (-11 if dtype == HALF else -8) * want.abs() + 1e-4 * k**0.5).all()
 
 
 def cases() -> Any:
