@@ -52,3 +52,33 @@ def test_every_mutant_of_a_reduction_is_told(op: str, lanes: bool, accumulate: b
     found = [judge(kernel, m, [lambda: [x, np.zeros(16, np.float32)]]) for m in mutants(kernel)]
     assert [str(v.mutant) for v in found if v.kind in ("missed", "equal") and "value=" not in v.mutant.before] == []
     assert sum(v.kind == "promise" for v in found) > 5
+
+
+def powers(neutral: bool) -> gr.Kernel:
+    """Y[i] = sum of e^x over row i of X (8, 6): of the four lanes of a row, the last one has columns past its end."""
+    covered = gr.Arguments(kinds=("normal", "rising"))
+    with gr.Kernel("powers", means=lambda X: np.exp(X).sum(1), arguments=covered) as kernel:
+        X, Y = gr.input("X", [8, 6], gr.fp32, align_bytes=8), gr.output("Y", [8], gr.fp32)
+        threads = gr.threads(32)
+        tv = gr.tv(gr.Layout((4, 8), (16, 1)), gr.Layout(2, 8))
+        v = gr.fragment("v", [8, 6], gr.fp32, tv, on=threads)
+        total = v.reduced(1, "total")
+        gr.init(total, 0)
+        gr.move(v, X, atom=gr.atom("ld.global.v2.b32"))
+        for i in range(2):
+            v.values[i] = gr.exp(v.values[i])
+        _, column = v.coords()
+        if neutral:
+            v[:] = gr.where(column < 6, v, 0)
+        gr.reduce("add", total, v, axis=1, accumulate=True)
+        (t,) = threads.indices()
+        with gr.if_(t % 4 == 0):
+            gr.move(Y[t // 4], total.values[0])
+    return kernel
+
+
+def test_registers_past_the_width_of_a_fragment_count_in_a_reduction() -> None:
+    """They were rewritten one by one, so what they hold is added: nothing only if it was made the neutral element."""
+    assert powers(neutral=True).check()
+    result = powers(neutral=False).check()
+    assert {e.code for e in result.errors} == {"CHECK_PROMISE"}
