@@ -50,8 +50,12 @@ def _unreadable(path: Path, why: str) -> NoReturn:
 def write_atomically(path: Path, data: bytes) -> None:
     """The whole file or none of it, also when several processes write it. Raises OSError.
 
-    A link at that path is replaced; the file that it leads to is left alone.
+    A link at that path is replaced; the file that it leads to is left alone. What is no regular file, such as a device
+    or a pipe, is neither replaced nor written to.
     """
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise OSError("there is something that is not a regular file")
     path.parent.mkdir(parents=True, exist_ok=True)
     # The temporary file has a short name of its own, since the file's name may have the greatest possible length.
     name = path.parent / f".graphene-{secrets.token_hex(8)}"

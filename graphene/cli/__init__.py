@@ -9,15 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from graphene.testing.jobs import add_options, options_of
+from graphene.testing.jobs import add_options, at_least_one, options_of
 
 _PIPE_CLOSED, _INTERRUPTED = 141, 130  # as shells report programs that SIGPIPE, SIGINT ended
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"at least 1 is wanted, got {text}")
-    return int(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,6 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{type(e).__name__}: {e}", file=sys.stderr)
         return 1
     except OSError as e:
+        if e.filename is not None:
+            print(f"{e.filename}: {e.strerror}", file=sys.stderr)
+            return 1
         print(f"the output cannot be written: {e.strerror or e}", file=sys.stderr)
         _drop_output()
         return 1
@@ -82,13 +79,13 @@ def _run(argv: Sequence[str] | None) -> int:
     tuning.add_argument("--dtype", default="fp16", choices=("fp16", "bf16", "fp32", "i8"))
     tuning.add_argument("--order", default="TN", choices=("TN", "NN", "NT", "TT"))
     tuning.add_argument("--measure", action="store_true", help="measure the short list and store the winner")
-    tuning.add_argument("--count", type=_count, default=8, help="length of the short list")
+    tuning.add_argument("--count", type=at_least_one, default=8, help="length of the short list")
     tuning.add_argument("--arch", help="rank for a device of this architecture")
     checking = commands.add_parser("check", help="hold every kernel that selection returns to its promise")
     checking.add_argument(
         "--library", action="store_true", required=True, help="the kernels of a grid of usual problems"
     )
-    checking.add_argument("--every", type=_count, default=1, help="judge only every N-th problem")
+    checking.add_argument("--every", type=at_least_one, default=1, help="judge only every N-th problem")
     checking.add_argument("--function", default="", metavar="NAME", help="only kernels whose names begin so: groupnorm")
     checking.add_argument("--json", metavar="FILE", help="write the outcome there")
     checking.add_argument("--of", nargs="+", type=Path, metavar="JOURNAL", help="of these journals, without a check")

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Options", "add_options", "judge_all", "options_of", "read_journals"]
+__all__ = ["Options", "add_options", "at_least_one", "judge_all", "options_of", "read_journals"]
 
 Row = dict[str, Any]
 
@@ -45,11 +45,25 @@ def _part(text: str) -> tuple[int, int]:
     return int(i), int(n)
 
 
+def _positive(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"more than 0 is wanted, got {text}")
+    return value
+
+
+def at_least_one(text: str) -> int:
+    """A number of a command line that counts things."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"at least 1 is wanted, got {text}")
+    return int(text)
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds what ``options_of`` reads."""
-    parser.add_argument("--jobs", type=int, metavar="N", help="processes; as many as there are cores")
-    parser.add_argument("--seconds", type=float, default=600.0, metavar="S", help="what one judgement may take")
-    parser.add_argument("--minutes", type=float, metavar="M", help="what this run may take; --resume goes on")
+    parser.add_argument("--jobs", type=at_least_one, metavar="N", help="processes; as many as there are cores")
+    parser.add_argument("--seconds", type=_positive, default=600.0, metavar="S", help="what one judgement may take")
+    parser.add_argument("--minutes", type=_positive, metavar="M", help="what this run may take; --resume goes on")
     parser.add_argument("--part", type=_part, default=(1, 1), metavar="I/N", help="this part of the whole alone")
     parser.add_argument("--journal", type=Path, metavar="FILE", help="a line for each outcome, as soon as it is there")
     parser.add_argument("--resume", action="store_true", help="leave out what stands in the journal")
@@ -57,8 +71,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def options_of(args: argparse.Namespace) -> Options:
     """The options of a command line."""
-    jobs = max(args.jobs or os.cpu_count() or 1, 1)
-    return Options(jobs, args.seconds, args.minutes, args.part, args.journal, args.resume)
+    return Options(args.jobs or os.cpu_count() or 1, args.seconds, args.minutes, args.part, args.journal, args.resume)
 
 
 def read_journals(files: Iterable[Path]) -> tuple[Row, list[Row]]:
@@ -72,6 +85,8 @@ def read_journals(files: Iterable[Path]) -> tuple[Row, list[Row]]:
         lines = [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
         if not lines:
             continue
+        if not all(isinstance(line, dict) for line in lines) or not all("index" in line for line in lines[1:]):
+            raise ValueError(f"{file} is not a journal")
         if head and lines[0] != head:
             raise ValueError(f"{file}: another run's journal; want: {json.dumps(head)}, got: {json.dumps(lines[0])}")
         head = lines[0]

@@ -215,6 +215,9 @@ def library(every: int = 1, name: str = "") -> list[Entry]:
     return list(found.values())
 
 
+_SAID = {"function", "problem", "calls", "worst", "error", "uncovered", "seconds"}
+
+
 def _checked(e: Entry) -> dict[str, Any]:
     """What was found of a kernel; ``error`` is empty if it keeps its promise, ``worst`` in units of the bound."""
     began = time.perf_counter()
@@ -268,6 +271,8 @@ def report(
         of = None
     else:
         head, found = read_journals(journals)
+        if not (head.keys() >= {"commit", "every", "count"} and all("failed" in o or o.keys() >= _SAID for o in found)):
+            raise ValueError(f"{', '.join(map(str, journals))}: not of a check of the library")
         of, every = head["commit"], head["every"]
         whole = len(found) == head["count"]
     wrong = [o for o in found if _wrong(o)]

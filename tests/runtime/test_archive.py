@@ -240,6 +240,13 @@ def test_places_that_cannot_be_used(archive: Path, tmp_path: Path, monkeypatch: 
     with pytest.raises(gr.CompileError, match="cannot be written") as e:
         gr.export_cache(archive / "b.zip")
     assert e.value.code == "CACHE_ARCHIVE"
+    os.mkfifo(tmp_path / "pipe")  # a device such as /dev/stdout would be replaced, too
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(gr.CompileError, match="there is something that is not a regular file"):
+            gr.export_cache(tmp_path / name)
+    assert (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "link").is_symlink()
     monkeypatch.setenv("GRAPHENE_CACHE", "0")
     with pytest.raises(gr.CompileError, match="the cache cannot be written") as e:
         gr.import_cache(archive)

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import graphene
+from graphene.cli import main
 from graphene.cli.doctor import check_cache
 
 PACKAGE = Path(graphene.__file__).parent
@@ -87,6 +89,34 @@ def test_doctor_tries_to_write_into_the_cache(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("GRAPHENE_CACHE_DIR", str(tmp_path / "new" / "cache"))
     (cache,) = check_cache()
     assert cache.status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--jobs", "0", "at least 1 is wanted, got 0"),
+        ("--seconds", "nan", "more than 0 is wanted, got nan"),
+        ("--minutes", "-1", "more than 0 is wanted, got -1"),
+        ("--of", "/dev/null", "/dev/null: not of a check of the library"),
+        ("--of", "LIST", "LIST is not a journal"),
+        ("--of", "OTHER", "OTHER: not of a check of the library"),
+    ],
+)
+def test_wrong_options_of_a_check(
+    option: str, value: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("LIST").write_text("[]\n")
+    Path("OTHER").write_text('{"what": "squares"}\n{"index": 0}\n')
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "--library", f"{option}={value}"])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, capsys: Any) -> None:
+    assert main(["check", "--library", f"--of={tmp_path}"]) == 1
+    assert capsys.readouterr().err == f"{tmp_path}: Is a directory\n"
 
 
 def test_help_speaks_to_its_reader() -> None:

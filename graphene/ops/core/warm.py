@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -98,6 +99,7 @@ def spelled(text: str) -> OperatorCall:
         function = getattr(ops, tree.func.id)
         args = [_value(a) for a in tree.args]
         named = {str(k.arg): _value(k.value) for k in tree.keywords}
+        inspect.signature(function).bind(*args, **named)
     except (SyntaxError, ValueError, TypeError, AttributeError, IndexError, RuntimeError, RecursionError) as e:
         _wrong(text, str(e))
     return call(function, *args, **named)._replace(text=text.strip())
