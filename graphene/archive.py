@@ -50,8 +50,8 @@ def _unreadable(path: Path, why: str) -> NoReturn:
 def write_atomically(path: Path, data: bytes) -> None:
     """The whole file or none of it, also when several processes write it. Raises OSError.
 
-    A link at that path is replaced; the file that it leads to is left alone. What is no regular file, such as a device
-    or a pipe, is neither replaced nor written to.
+    A link at that path is replaced; the file that it leads to is left alone. A device or a pipe is neither replaced nor
+    written to.
     """
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(path.stat().st_mode):

@@ -16,7 +16,16 @@ PyObject* refuse_new(PyObject*, PyObject* args, PyObject*) {
 PyMethodDef refuse_new_method = {"__new__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&refuse_new)),
                                  METH_VARARGS | METH_KEYWORDS | METH_STATIC, nullptr};
 
+// For protocols 0 and 1 copyreg calls pybind11's base class, whose constructor ends the process.
+PyObject* refuse_reduce(PyObject* self, PyObject*) {
+  PyErr_Format(PyExc_TypeError, "cannot pickle '%s' object", Py_TYPE(self)->tp_name);
+  return nullptr;
+}
+
+PyMethodDef refuse_reduce_method = {"__reduce_ex__", &refuse_reduce, METH_VARARGS, nullptr};
+
 void seal_classes(const py::module_& m) {
+  const py::object reduce = py::module_::import("builtins").attr("object").attr("__reduce__");
   for (const auto& [name, value] : m.attr("__dict__").cast<py::dict>()) {
     if (PyType_Check(value.ptr()) == 0 ||
         py::detail::get_type_info(reinterpret_cast<PyTypeObject*>(value.ptr())) == nullptr)
@@ -24,6 +33,11 @@ void seal_classes(const py::module_& m) {
     auto* type = reinterpret_cast<PyTypeObject*>(value.ptr());
     const auto refuse = py::reinterpret_steal<py::object>(PyCFunction_New(&refuse_new_method, nullptr));
     if (!refuse || PyDict_SetItemString(type->tp_dict, "__new__", refuse.ptr()) != 0) throw py::error_already_set();
+    if (value.attr("__reduce__").ptr() == reduce.ptr()) {
+      const auto refused = py::reinterpret_steal<py::object>(PyDescr_NewMethod(type, &refuse_reduce_method));
+      if (!refused || PyDict_SetItemString(type->tp_dict, "__reduce_ex__", refused.ptr()) != 0)
+        throw py::error_already_set();
+    }
     type->tp_flags &= ~static_cast<unsigned long>(Py_TPFLAGS_BASETYPE);  // a subclass would call it
     PyType_Modified(type);
   }

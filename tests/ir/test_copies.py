@@ -36,3 +36,14 @@ def test_a_device_is_a_number(device: Any) -> None:
         f"  got: {device!r}",
         "  fix: load(0) is the first one",
     ]
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_what_has_no_pickle_says_so_in_every_protocol(protocol: int) -> None:
+    """Protocols 0 and 1 ended the process."""
+    tensor = gr.tensor("T", [4, 8], gr.fp16)
+    for thing in (gr.sym("N"), tensor, gr.atom("mma.m16n8k16.f32.f16")):
+        with pytest.raises(TypeError, match=f"cannot pickle '.*{type(thing).__name__}' object"):
+            pickle.dumps(thing, protocol)
+    for thing in (gr.Layout((4, 8), (8, 1)), gr.Swizzle(3, 3, 3), gr.fp16, gr.SH, gemm_sm80()):
+        assert pickle.loads(pickle.dumps(thing, protocol)) == thing

@@ -466,7 +466,8 @@ def test_recorded_calls_are_warmed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     "text",
     ["", "x", "softmax", "softmax(", "nothing(1)", "explain(1)x", "softmax(fp99[1], 0)", "softmax(fp16['a'], 0)",
-     "__import__('os')", "softmax(fp16[-1], 0)", "softmax(open('x'), 0)", "matmul(fp16[4, 4])", "softmax(fp16[4, 4], 0, axis=1)"],
+     "__import__('os')", "softmax(fp16[-1], 0)", "softmax(open('x'), 0)",
+     "matmul(fp16[4, 4])", "softmax(fp16[4, 4], 0, axis=1)"],
 )  # fmt: skip
 def test_what_is_no_call(text: str) -> None:
     with pytest.raises(gr.LaunchError, match="OP_"):
