@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from graphene.plan.graph import Axis
     from graphene.select.device import Device
 
-__all__ = ["ProductTile", "Tiled", "decide"]
+__all__ = ["Placed", "ProductTile", "Tiled", "decide"]
 
 MATRIX_ATOMS = {"fp16": "mma.m16n8k16.f32.f16", "bf16": "mma.m16n8k16.f32.bf16"}
 SLICE = 16  # k of one instruction
@@ -73,22 +73,33 @@ class Shared:
     copy_bytes: int = 16
 
 
+@dataclass(eq=False, kw_only=True)
+class Placed:
+    """What is decided of every kernel with products, whatever its form.
+
+    ``shared``: its tensors in shared memory, ``at``: where they begin in bytes, ``over``: those that each lies over.
+    ``ahead``: how many steps copies run ahead. ``store_bytes``: of a vector of the result. ``expected_us``, ``bound``:
+    the expected time, and what limits it.
+    """
+
+    shared: dict[str, Shared] = field(default_factory=dict)
+    at: dict[str, int] = field(default_factory=dict)
+    over: dict[str, list[str]] = field(default_factory=dict)
+    ahead: int = 0
+    store_bytes: int = 16
+    expected_us: float = 0.0
+    bound: str = ""
+
+
 @dataclass
-class Tiled:
+class Tiled(Placed):
     """Everything that the text of a kernel needs."""
 
     form: ProductForm
     tile: ProductTile
     mma: str
-    shared: dict[str, Shared] = field(default_factory=dict)
-    at: dict[str, int] = field(default_factory=dict)
-    over: dict[str, list[str]] = field(default_factory=dict)
     barriers: int = 1
-    ahead: int = 0
-    store_bytes: int = 16
     through_shared: bool = True
-    expected_us: float = 0.0
-    bound: str = ""
     shared_bytes: int = 0
 
     def inputs(self) -> list[Any]:

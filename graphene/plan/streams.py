@@ -10,7 +10,16 @@ import graphene as gr
 from graphene import arrange
 from graphene.plan.form import Statistic, none
 from graphene.plan.graph import REDUCTIONS, Axis, Graph, Output, Value
-from graphene.plan.products import MATRIX_ATOMS, ProductTile, Shared, accesses_of, lay_out, moved, size_of, vector_bytes
+from graphene.plan.products import (
+    MATRIX_ATOMS,
+    Placed,
+    ProductTile,
+    accesses_of,
+    lay_out,
+    moved,
+    size_of,
+    vector_bytes,
+)
 from graphene.report import occupancy
 from graphene.select.model import FILL_CLOCKS, LATENCY_CLOCKS, LAUNCH_US, STEP_CLOCKS, in_waves
 from graphene.select.tiles import REGISTERS, up
@@ -25,7 +34,7 @@ MOST_DEPTH = 256
 
 
 @dataclass(eq=False)
-class StreamForm:
+class StreamForm(Placed):
     """``p = f(dot(Q, K, d))`` over (rows, s), then ``dot(p, V, s)`` and ``sum(p, s)``, then a pointwise result.
 
     ``score``: what p is a function of, ``top``: its maximum along s where p is ``exp(score - top)``, else None.
@@ -52,13 +61,7 @@ class StreamForm:
     dtype: Any = None
     statistics: list[Statistic] = field(default_factory=list)
     tile: ProductTile = field(default_factory=lambda: ProductTile(16, 16, 16, 2, (1, 1)))
-    shared: dict[str, Shared] = field(default_factory=dict)
-    at: dict[str, int] = field(default_factory=dict)
-    over: dict[str, list[str]] = field(default_factory=dict)
-    ahead: int = 1
-    store_bytes: int = 16
-    expected_us: float = 0.0
-    bound: str = ""
+    ahead: int = field(default=1, kw_only=True)
 
     def inputs(self) -> list[Value]:
         """In the order of the graph."""
