@@ -122,13 +122,18 @@ def again(saved: Saved) -> list[tuple[str, int]]:
 
 
 def merged(saved: Saved, rows: list[dict[str, Any]], now: str) -> Saved:
-    """The outcome with what was judged again at the commit `now`."""
+    """The outcome with what was judged again at the commit `now`. Verdicts on a kernel's former text stay while fewer
+    of its mutants were judged again.
+    """
     new = set(changed(saved))
     kept = [r for r in saved["found"] if r["case"] in CASES]
     kernels = {n: dict(k) for n, k in saved["kernels"].items() if n in CASES}
     for name in {r["case"] for r in rows}:
         mine = [r for r in rows if r["case"] == name]
         if name in new:
+            before = sum(kernels[name]["kinds"].values()) if name in kernels else 0
+            if len(mine) < min(before, len(prepared(name)[1])):
+                continue  # the verdicts on its former text say more
             kernels[name] = {"text": fingerprint(name), "commit": now, "kinds": counted(mine)}
             kept = [r for r in kept if r["case"] != name]
             kept += [r for r in mine if r["kind"] in UNTOLD]

@@ -80,9 +80,10 @@ def test_what_was_missed_and_kernels_that_changed_are_judged_again(monkeypatch: 
     missed = {"case": same, "number": 99, "operator": mutant.operator, "line": mutant.line + 7,
               "before": mutant.before, "after": mutant.after, "kind": "missed", "detail": ""}  # fmt: skip
     kinds = dict.fromkeys(all_mutants.KINDS, 1)
+    few = {**dict.fromkeys(all_mutants.KINDS, 0), "promise": 1}
     kernels = {
         same: {"text": all_mutants.fingerprint(same), "commit": "old", "kinds": kinds},
-        other: {"text": "another", "commit": "old", "kinds": kinds},
+        other: {"text": "another", "commit": "old", "kinds": few},
         "gone": {"text": "", "commit": "old", "kinds": kinds},
     }
     saved = {"commit": "old", "every": 1, "search": 1, "of": 9, "mutants": 9, "operators": {}, "kernels": kernels,
@@ -103,3 +104,5 @@ def test_what_was_missed_and_kernels_that_changed_are_judged_again(monkeypatch: 
     text = all_mutants.page(after)
     assert "promise at new, missed before" in text
     assert "| transpose_kernel | new | 0 | 1 |" in text
+    kernels[other]["kinds"] = kinds  # more than are judged again
+    assert all_mutants.merged(saved, now, "new")["kernels"][other] == kernels[other]
