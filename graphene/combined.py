@@ -6,7 +6,7 @@ Each call records the statements that one would write by hand, so the kernel's t
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphene import _core
 from graphene._core import Tensor, ThreadTensor
@@ -16,6 +16,9 @@ from graphene.dtypes import RF, SH, DType, i32, pred, u32
 from graphene.expressions import where
 from graphene.registers import let
 from graphene.specs import _record, binary, move, shfl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["allarg", "atomic", "ballot", "match", "scan"]
 
@@ -139,6 +142,48 @@ def _registers(x: Tensor, call: str) -> None:
                    'index registers down to one: gr.scan("add", r[0], on=warp)')  # fmt: skip
 
 
+class _Prefixes:
+    """What a scan and a segmented one have in common: the way of records, each some registers, from thread to thread.
+
+    ``below``: registers that take the record of a thread before; ``combine(*record)`` puts it in front of the record.
+    """
+
+    def __init__(self, group: Group, on: ThreadTensor, below: list[Tensor], combine: Callable[..., object]) -> None:
+        self.group, self.on, self.below, self.combine = group, on, below, combine
+
+    def in_warp(self, record: list[Tensor], width: int) -> None:
+        """Each of `width` neighbouring lanes has its record behind those of the lanes before it."""
+        n = 1
+        while n < width:
+            for b, r in zip(self.below, record, strict=True):
+                shfl(b, r, "up", n, on=self.group.on)
+            with if_(self.group.lane >= n):
+                self.combine(*record)
+            n *= 2
+
+    def of_warps(self, record: list[Tensor], names: list[str], identities: list[Any]) -> None:
+        """``below[0]`` becomes what the warps before this one have; in the first warp it has no meaning."""
+        group = self.group
+        totals = [
+            alloc(_core.unique_name(f"{name}_totals"), [group.warps], r.dtype, SH)
+            for r, name in zip(record, names, strict=True)
+        ]
+        with if_(group.lane == LANES - 1):
+            for s, r in zip(totals, record, strict=True):
+                move(s[group.warp], r)
+        barrier(on=self.on)
+        before = [
+            let(_core.unique_name(f"{name}_before"), identity, r.dtype)
+            for r, name, identity in zip(record, names, identities, strict=True)
+        ]
+        with if_(group.lane < group.warps):
+            for b, s in zip(before, totals, strict=True):
+                move(b, s[group.lane])
+        self.in_warp(before, group.warps)
+        shfl(self.below[0], before[0], "idx", (group.warp + LANES - 1) % LANES, on=group.on)
+        barrier(on=self.on)
+
+
 def scan(op: str, x: Tensor, on: ThreadTensor, exclusive: bool = False, starts: Any = None) -> None:
     """``x = op over the x of the threads up to and including this one``, in the order of the group `on`.
 
@@ -162,26 +207,10 @@ def scan(op: str, x: Tensor, on: ThreadTensor, exclusive: bool = False, starts: 
     below = alloc(name, [], x.dtype, RF)
     own = let(_core.unique_name(f"{x.name}_own"), x) if exclusive else None
 
-    def in_warp(value: Tensor, width: int) -> None:
-        n = 1
-        while n < width:
-            shfl(below, value, "up", n, on=group.on)
-            with if_(group.lane >= n):
-                binary(op, value, below, value)
-            n *= 2
-
-    in_warp(x, min(group.threads, LANES))
+    way = _Prefixes(group, on, [below], lambda value: binary(op, value, below, value))
+    way.in_warp([x], min(group.threads, LANES))
     if group.warps > 1:
-        totals = alloc(_core.unique_name(f"{x.name}_totals"), [group.warps], x.dtype, SH)
-        with if_(group.lane == LANES - 1):
-            move(totals[group.warp], x)
-        barrier(on=on)
-        before = let(_core.unique_name(f"{x.name}_before"), identity, x.dtype)
-        with if_(group.lane < group.warps):
-            move(before, totals[group.lane])
-        in_warp(before, group.warps)
-        shfl(below, before, "idx", (group.warp + LANES - 1) % LANES, on=group.on)
-        barrier(on=on)
+        way.of_warps([x], [x.name], [identity])
         with if_(group.warp > 0):
             binary(op, x, below, x)
     if own is None:
@@ -208,33 +237,15 @@ def _segmented(op: str, x: Tensor, starts: Any, on: ThreadTensor, exclusive: boo
     flag = let(_core.unique_name("begun"), starts if isinstance(starts, Tensor) else where(starts, 1, 0), i32)
     own, first_of = let(_core.unique_name(f"{x.name}_own"), x), let(_core.unique_name("begins"), flag)
 
-    def in_warp(value: Tensor, begun: Tensor, width: int) -> None:
-        n = 1
-        while n < width:
-            shfl(below, value, "up", n, on=group.on)
-            shfl(flag_below, begun, "up", n, on=group.on)
-            with if_(group.lane >= n):
-                binary(op, below, below, value)
-                value[...] = where(begun != 0, value, below)
-                begun[...] = begun | flag_below
-            n *= 2
+    def combine(value: Tensor, begun: Tensor) -> None:
+        binary(op, below, below, value)
+        value[...] = where(begun != 0, value, below)
+        begun[...] = begun | flag_below
 
-    in_warp(x, flag, min(group.threads, LANES))
+    way = _Prefixes(group, on, [below, flag_below], combine)
+    way.in_warp([x, flag], min(group.threads, LANES))
     if group.warps > 1:
-        totals = alloc(_core.unique_name(f"{x.name}_totals"), [group.warps], x.dtype, SH)
-        flags = alloc(_core.unique_name("begun_totals"), [group.warps], i32, SH)
-        with if_(group.lane == LANES - 1):
-            move(totals[group.warp], x)
-            move(flags[group.warp], flag)
-        barrier(on=on)
-        before = let(_core.unique_name(f"{x.name}_before"), identity, x.dtype)
-        begun_before = let(_core.unique_name("begun_before"), 0, i32)
-        with if_(group.lane < group.warps):
-            move(before, totals[group.lane])
-            move(begun_before, flags[group.lane])
-        in_warp(before, begun_before, group.warps)
-        shfl(below, before, "idx", (group.warp + LANES - 1) % LANES, on=group.on)
-        barrier(on=on)
+        way.of_warps([x, flag], [x.name, "begun"], [identity, 0])
         with if_(group.warp > 0):
             binary(op, own, below, x)
             x[...] = where(flag != 0, x, own)
