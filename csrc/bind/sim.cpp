@@ -86,8 +86,8 @@ sim::ReferenceResult evaluate_reference(const py::object& reference, const std::
 
 // `tell_written`: also which elements of each argument were written; `tell_roundings`: which are the rounding points.
 CallRecord run_call(const std::shared_ptr<lower::Program>& program, const py::dict& named, std::uint64_t seed,
-                    std::vector<std::int64_t> blocks, std::int64_t memory_bytes, bool tell_written,
-                    bool tell_roundings) {
+                    std::vector<std::int64_t> blocks, std::int64_t memory_bytes, bool tell_written, bool tell_roundings,
+                    sim::CodeCache* codes) {
   const BoundArguments bound = bind_arguments(*program, py::tuple(), named);
   if (bound.nothing_to_do) return {};
   sim::SimulateOptions options;
@@ -96,6 +96,7 @@ CallRecord run_call(const std::shared_ptr<lower::Program>& program, const py::di
   options.seed = seed;
   options.blocks = std::move(blocks);
   options.memory_bytes = memory_bytes;
+  options.codes = codes;
   sim::Coverage coverage;
   options.coverage = &coverage;
   std::vector<sim::Rounding> found;
@@ -121,6 +122,7 @@ CallRecord run_call(const std::shared_ptr<lower::Program>& program, const py::di
 
 void register_sim(py::module_& m) {
   register_sim_results(m);
+  py::class_<sim::CodeCache>(m, "CodeCache", "Code of calls that ran, for calls of equal sizes.").def(py::init<>());
   m.def(
       "simulate",
       [](const std::shared_ptr<lower::Program>& program, const py::tuple& args, const py::dict& named,
@@ -205,17 +207,17 @@ void register_sim(py::module_& m) {
   m.def(
       "run_call",
       [](const std::shared_ptr<lower::Program>& program, const py::dict& named, const Arg<"seed", std::uint64_t>& seed,
-         const Arg<"memory_bytes", std::int64_t>& memory_bytes,
-         bool roundings) { return run_call(program, named, seed, {}, memory_bytes, false, roundings); },
+         const Arg<"memory_bytes", std::int64_t>& memory_bytes, bool roundings,
+         sim::CodeCache* codes) { return run_call(program, named, seed, {}, memory_bytes, false, roundings, codes); },
       py::arg("program"), py::arg("named"), py::arg("seed") = 0, py::arg("memory_bytes") = sim::kSimulateMemoryBytes,
-      py::arg("roundings") = true,
-      "Runs a lowered kernel, and says what it reached, and its rounding points unless these are not wanted. Raises "
-      "SimulationError.");
+      py::arg("roundings") = true, py::arg("codes") = nullptr,
+      "Runs a lowered kernel, and says what it reached, and its rounding points unless these are not wanted. `codes` "
+      "keeps what is compiled for calls of equal sizes. Raises SimulationError.");
   m.def(
       "run_blocks",
       [](const std::shared_ptr<lower::Program>& program, const py::dict& named, const Arg<"seed", std::uint64_t>& seed,
          std::vector<std::int64_t> blocks, const Arg<"memory_bytes", std::int64_t>& memory_bytes) {
-        return run_call(program, named, seed, std::move(blocks), memory_bytes, true, true);
+        return run_call(program, named, seed, std::move(blocks), memory_bytes, true, true, nullptr);
       },
       py::arg("program"), py::arg("named"), py::arg("seed"), py::arg("blocks"),
       py::arg("memory_bytes") = sim::kSimulateMemoryBytes,

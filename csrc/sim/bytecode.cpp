@@ -266,19 +266,20 @@ class Compiler {
 
   // An access to a tensor of a list that only the run chooses: one instruction for each of them, behind its condition.
   bool chosen_at_run_time(const lower::Node& n) {
-    const auto find = [](lower::AtomCall& c) -> lower::MemRef* {
-      for (auto* list : {&c.out, &c.in}) {
-        for (lower::Operand& o : *list) {
+    const auto find = [](auto& call) {
+      std::remove_reference_t<decltype(std::get<lower::MemRef>(call.in.front()))>* found = nullptr;
+      for (auto* list : {&call.out, &call.in}) {
+        for (auto& o : *list) {
           auto* m = std::get_if<lower::MemRef>(&o);
-          if (m != nullptr && !m->member.is_const(0)) return m;
+          if (found == nullptr && m != nullptr && !m->member.is_const(0)) found = m;
         }
       }
-      return nullptr;
+      return found;
     };
+    if (find(*n.as<lower::AtomCall>()) == nullptr) return false;
     auto copy = std::make_shared<lower::Node>(n);
     auto& fixed = std::get<lower::AtomCall>(copy->node);
     lower::MemRef* chosen = find(fixed);
-    if (chosen == nullptr) return false;
     const Expr member = chosen->member;
     const int first = chosen->buffer;
     chosen->member = 0;

@@ -118,6 +118,10 @@ class HappensBefore {
   [[nodiscard]] bool knows_begun(int warp, int lane, int other) const;
   // Every stamp of this block with an epoch up to it is known to every lane of the warp.
   [[nodiscard]] Epoch floor(int warp) const { return at(warp).floor; }
+  // Whether every lane of the warp knows all accesses of an owner up to an epoch: true only where it is plain.
+  [[nodiscard]] bool all_know(int warp, std::uint32_t owner, Epoch epoch) const {
+    return epoch <= at(warp).shared.base(owner);
+  }
   // Whether no lane of the warp knows more than the others.
   [[nodiscard]] bool alike(int warp) const { return at(warp).alike; }
   // Changes whenever the warp's epoch or knowledge does: verdicts about a stamp hold while it stays.

@@ -1,6 +1,7 @@
 #include "sim/shadow.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "sim/simd.h"
 
@@ -53,6 +54,22 @@ void fresh(AccessMemo& memo, const Issuer& by, bool grouped) {
 void LaneGroups::build(Mask lanes, const std::int32_t* offsets) {
   leaders.clear();
   masks.clear();
+  run = 1;
+  period = kLanes;
+  distinct = true;
+  std::int64_t last = std::numeric_limits<std::int64_t>::min();
+  for (Mask m = lanes; m != 0 && distinct; m &= m - 1) {  // most patterns rise from lane to lane
+    const int l = std::countr_zero(m);
+    distinct = offsets[l] > last;
+    last = offsets[l];
+  }
+  if (distinct) {
+    for (Mask m = lanes; m != 0; m &= m - 1) {
+      leaders.push_back(std::countr_zero(m));
+      masks.push_back(m & -m);
+    }
+    return;
+  }
   distinct = true;
   for (Mask rest = lanes; rest != 0;) {
     const int leader = std::countr_zero(rest);
@@ -64,8 +81,6 @@ void LaneGroups::build(Mask lanes, const std::int32_t* offsets) {
     masks.push_back(same);
     rest &= ~same;
   }
-  run = 1;
-  period = kLanes;
   if (distinct || lanes != kAllLanes) return;
   const auto shared = [&](int n) {
     for (int l = 0; l < kLanes; ++l) {
@@ -98,6 +113,7 @@ void ReadSets::settle() {
 void ReadSets::forget() {
   sets_.clear();
   reads_.clear();
+  hashed_ = 0;
   first_ = next_;
 }
 
@@ -110,7 +126,7 @@ std::span<const ReadSets::Read> ReadSets::find(Id id) const {
 
 Stamp ReadSets::representative(Id id) const {
   id &= ~kForeignFlag;
-  return id + kKept <= next_ || recent_.empty() ? 0 : recent_[id % kKept];
+  return id + kKept <= next_ || id % kKept >= recent_.size() ? 0 : recent_[id % kKept];
 }
 
 // Where the set's id stands, or would.
@@ -124,6 +140,12 @@ std::size_t ReadSets::slot(std::uint64_t hash, std::span<const Read> set) const 
   return i;
 }
 
+void ReadSets::remember(Id id, const Read& r) {
+  const std::size_t at = id % kKept;
+  if (at >= recent_.size()) recent_.resize(std::clamp<std::size_t>(2 * at, 1024, kKept));
+  recent_[at] = make_stamp(r.epoch, r.owner, std::countr_zero(r.lanes)) | (Stamp{r.site} << kSiteShift);
+}
+
 ReadSets::Id ReadSets::intern(std::span<const Read> set, bool foreign) {
   std::uint64_t h = 1469598103934665603ULL;
   for (const Read& r : set) {
@@ -134,27 +156,53 @@ ReadSets::Id ReadSets::intern(std::span<const Read> set, bool foreign) {
     }
   }
   const Id flag = foreign ? kForeignFlag : 0;
-  if (2 * (sets_.size() + 1) > index_.size()) {
+  if (2 * ++hashed_ > index_.size()) {
     index_.assign(std::max<std::size_t>(4 * index_.size(), 64), 0);
     for (std::size_t i = 0; i < sets_.size(); ++i) {
+      if (sets_[i].hash == kNoHash) continue;
       const Id id = first_ + static_cast<Id>(i);
       index_[slot(sets_[i].hash, find(id))] = id;
     }
   }
   Id& at = index_[slot(h, set)];
-  if (at >= first_) return at | flag;
+  if (at >= first_) {
+    --hashed_;
+    return at | flag;
+  }
   at = next_++;
-  if (recent_.empty()) recent_.resize(kKept);
-  const Read& r = set.front();
-  recent_[at % kKept] = make_stamp(r.epoch, r.owner, std::countr_zero(r.lanes)) | (Stamp{r.site} << kSiteShift);
+  remember(at, set.front());
   sets_.push_back({.first = reads_.size(), .count = set.size(), .hash = h});
   reads_.insert(reads_.end(), set.begin(), set.end());
   return at | flag;
 }
 
-ReadSets::Id ReadSets::add(Id old, const Issuer& by, Mask lanes, std::uint32_t site, Did did) {
+// The set of nothing but one read by threads themselves.
+ReadSets::Id ReadSets::only(const Issuer& by, Mask lanes, std::uint32_t site, bool foreign, bool each) {
+  const int leader = std::countr_zero(lanes);
+  const Stamp stamp = by.stamps[static_cast<std::size_t>(leader)];
+  Read r{owner_of(stamp), lanes, epoch_of(stamp), site};
+  if (!each) {
+    made_.assign(1, r);
+    return intern(made_, foreign);
+  }
+  if (site >= single_.size()) single_.resize(site + 1);
+  Single& s = single_[site];
+  if (s.first < first_ || s.owner != r.owner || s.epoch != r.epoch) {
+    s = {.first = next_, .owner = r.owner, .epoch = r.epoch};
+    for (int l = 0; l < kLanes; ++l) {
+      r.lanes = 1U << l;
+      remember(next_++, r);
+      sets_.push_back({.first = reads_.size(), .count = 1, .hash = kNoHash});
+      reads_.push_back(r);
+    }
+  }
+  return (s.first + static_cast<Id>(leader)) | (foreign ? kForeignFlag : 0);
+}
+
+ReadSets::Id ReadSets::add(Id old, const Issuer& by, Mask lanes, std::uint32_t site, Did did, bool each) {
   const int leader = std::countr_zero(lanes);
   agents_ = agents_ || !by.generic;
+  if (by.generic && find(old).empty()) return only(by, lanes, site, foreign(old), each);
   std::vector<Read>& fresh = fresh_;  // the lanes' copies may be of groups opened at different times
   fresh.clear();
   made_.clear();
@@ -232,6 +280,7 @@ void Shadow::explain_writes(const Issuer& by, Mask lanes, const std::int32_t* of
     const Epoch e = epoch_of(seen[l]);
     if (e == 0) continue;
     const bool foreign = e < order.first_epoch();
+    if (!foreign && order.all_know(by.warp, owner_of(seen[l]), e)) continue;
     if (!foreign && order.before(by.warp, l, owner_of(seen[l]), 1U << lane_of(seen[l]), e)) continue;
     if (v.conflict == 0) {
       v.first = {.lane = l, .offset = offsets[l], .earlier = seen[l], .earlier_wrote = true, .other_block = foreign};
@@ -289,7 +338,7 @@ Shadow::Verdict Shadow::read(const Issuer& by, Mask lanes, const std::int32_t* o
   }
   const auto next = [&](std::uint32_t from, std::size_t lane, Mask mask) {
     if (hint != nullptr && hint->from[lane] == from && (each || hint->lanes[lane] == mask)) return hint->to[lane];
-    return sets.add(from, by, mask, site);
+    return sets.add(from, by, mask, site, Did::Read, each);
   };
   if (each) {
     std::uint32_t changed = 0;

@@ -117,8 +117,10 @@ class ReadSets {
   // Sets are forgotten, unless an agent has read: what it read is not settled by a barrier.
   void settle();
 
-  // `did`: Wrote where the sets are of atomic updates.
-  [[nodiscard]] Id add(Id old, const Issuer& by, Mask lanes, std::uint32_t site, Did did = Did::Read);
+  // `did`: Wrote where the sets are of atomic updates. `each`: of one lane, and each other one of the warp reads an
+  // element of its own, too: their sets are made together.
+  [[nodiscard]] Id add(Id old, const Issuer& by, Mask lanes, std::uint32_t site, Did did = Did::Read,
+                       bool each = false);
   // Whether lane `lane` may write an element with these reads; of an agent, whether fences stand between, too.
   [[nodiscard]] bool ordered(Id id, const Issuer& by, int lane, Did did = Did::Read) const;
   [[nodiscard]] Conflict conflict(Id id, const Issuer& by, int lane, Did did = Did::Read) const;
@@ -134,13 +136,23 @@ class ReadSets {
     std::uint32_t site;
     friend bool operator==(const Read&, const Read&) = default;
   };
-  struct Set {  // of `reads_`
+  static constexpr std::uint64_t kNoHash = 0;  // of sets that `index_` leaves out
+  struct Set {                                 // of `reads_`
     std::size_t first = 0, count = 0;
-    std::uint64_t hash = 0;
+    std::uint64_t hash = kNoHash;
   };
 
   [[nodiscard]] std::span<const Read> find(Id id) const;  // empty, too, where it is settled
+  // The sets of one read of a statement by one lane each of a warp: of lane l the set first + l.
+  struct Single {
+    Id first = 0;
+    std::uint32_t owner = 0;
+    Epoch epoch = 0;
+  };
+
   void forget();
+  Id only(const Issuer& by, Mask lanes, std::uint32_t site, bool foreign, bool each);
+  void remember(Id id, const Read& r);
   Id intern(std::span<const Read> set, bool foreign);
   [[nodiscard]] std::size_t slot(std::uint64_t hash, std::span<const Read> set) const;  // of `index_`
 
@@ -153,6 +165,8 @@ class ReadSets {
   CountedVector<Id> index_;         // open addresses, a power of two; an id below first_ is none
   std::vector<Read> made_, fresh_;  // by add()
   static constexpr std::size_t kKept = std::size_t{1} << 16;
+  std::size_t hashed_ = 0;      // sets in `index_`
+  std::vector<Single> single_;  // by statement: of the warp and epoch that read last
   std::vector<Stamp> recent_;  // one reader of each of the latest sets, by id modulo kKept: names other blocks' readers
 };
 

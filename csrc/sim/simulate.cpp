@@ -24,16 +24,75 @@ void each_statement(const ir::Block& block, const F& f) {
   }
 }
 
+constexpr std::size_t kKeptBytes = std::size_t{1} << 26;
+
+// What code takes besides its program, about.
+std::size_t bytes_of_code(const Bytecode& code) {
+  std::size_t bytes = code.instructions.size() * sizeof(Instruction) + code.leaves.size() * sizeof(Leaf);
+  for (const Leaf& f : code.leaves) {
+    for (const auto* list : {&f.out, &f.in}) {
+      for (const Operand& o : *list) {
+        bytes += sizeof(Operand) + (o.deltas.size() + o.registers.size()) * sizeof(std::int32_t);
+        for (const LaneGroups& g : o.groups)
+          bytes += sizeof(LaneGroups) + g.leaders.size() * (sizeof(int) + sizeof(Mask));
+      }
+    }
+    for (const auto& from : f.from) bytes += from.size() * sizeof(Holder);
+    for (const auto& takes : f.takes) bytes += takes.size() * sizeof(int);
+  }
+  return bytes;
+}
+
+void set_scalars(Bytecode& code, std::span<const std::uint64_t> scalars) {
+  std::size_t next = 0;
+  for (const lower::RegArray& a : code.program->registers) {
+    if (a.param < 0) continue;
+    const auto param = static_cast<std::size_t>(a.param);
+    code.initial[next++].second = param < scalars.size() ? scalars[param] : 0;
+  }
+}
+
+std::shared_ptr<Bytecode> code_for(const lower::ProgramPtr& program, const SimulateOptions& options) {
+  if (options.codes != nullptr) {
+    if (auto known = options.codes->take(program, options.sizes)) {
+      set_scalars(*known, options.scalars);
+      return known;
+    }
+  }
+  return std::make_shared<Bytecode>(compile(program, {.sizes = options.sizes,
+                                                      .scalars = options.scalars,
+                                                      .skip = options.skip,
+                                                      .relax = options.relax,
+                                                      .scopes = false,
+                                                      .unguarded = options.unguarded}));
+}
+
 }  // namespace
+
+std::shared_ptr<Bytecode> CodeCache::take(const lower::ProgramPtr& program, const sym::Substitution& sizes) {
+  const std::scoped_lock lock(mutex_);
+  const auto same = [](const auto& x, const auto& y) { return x.first == y.first && identical(x.second, y.second); };
+  for (auto at = kept_.begin(); at != kept_.end(); ++at) {
+    if (at->code->program != program || !std::ranges::equal(at->code->sizes, sizes, same)) continue;
+    std::shared_ptr<Bytecode> code = std::move(at->code);
+    bytes_ -= at->bytes;
+    kept_.erase(at);
+    return code;
+  }
+  return nullptr;
+}
+
+void CodeCache::keep(std::shared_ptr<Bytecode> code) {
+  const std::size_t bytes = bytes_of_code(*code);
+  const std::scoped_lock lock(mutex_);
+  kept_.push_front({std::move(code), bytes});
+  for (bytes_ += bytes; bytes_ > kKeptBytes; kept_.pop_back()) bytes_ -= kept_.back().bytes;
+}
 
 Stats simulate(const lower::ProgramPtr& program, std::span<const Argument> arguments, const SimulateOptions& options) {
   const Budget budget(options.memory_bytes);
-  const Bytecode code = compile(program, {.sizes = options.sizes,
-                                          .scalars = options.scalars,
-                                          .skip = options.skip,
-                                          .relax = options.relax,
-                                          .scopes = false,
-                                          .unguarded = options.unguarded});
+  const std::shared_ptr<Bytecode> owned = code_for(program, options);
+  const Bytecode& code = *owned;
   Interpreter interpreter(code, arguments, options.seed);
   interpreter.poll = options.poll;
   interpreter.print = options.print;
@@ -59,6 +118,7 @@ Stats simulate(const lower::ProgramPtr& program, std::span<const Argument> argum
     }
   }
   if (options.coverage != nullptr) *options.coverage = interpreter.coverage();
+  if (options.codes != nullptr) options.codes->keep(owned);
   return interpreter.stats();
 }
 

@@ -3,6 +3,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,6 +13,24 @@
 #include "sim/interp.h"
 
 namespace graphene::sim {
+
+// Code of calls that ran, for calls of equal sizes: compiling takes as long as a small call runs. A run takes its code
+// out meanwhile, so that threads may share a cache.
+class CodeCache {
+ public:
+  // Null where there is none for these sizes.
+  [[nodiscard]] std::shared_ptr<Bytecode> take(const lower::ProgramPtr& program, const sym::Substitution& sizes);
+  void keep(std::shared_ptr<Bytecode> code);  // and forgets those that were used longest ago
+
+ private:
+  struct Kept {
+    std::shared_ptr<Bytecode> code;
+    std::size_t bytes = 0;
+  };
+  std::mutex mutex_;
+  std::list<Kept> kept_;  // the last one used first
+  std::size_t bytes_ = 0;
+};
 
 struct SimulateOptions {
   sym::Substitution sizes;                        // values of the kernel's sizes and integer parameters
@@ -28,6 +49,7 @@ struct SimulateOptions {
   std::vector<std::int64_t> blocks;
   Coverage* coverage = nullptr;  // where wanted
   Watch* watch = nullptr;        // where wanted
+  CodeCache* codes = nullptr;    // where wanted; not with `skip`, `relax` or `unguarded`
   // Where wanted: of every buffer of the program, which elements were written, by no atomic update.
   std::vector<std::vector<char>>* written = nullptr;
 };

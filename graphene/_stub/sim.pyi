@@ -98,6 +98,11 @@ class Unreached(_Record):
     text: str
     where: str
 
+class CodeCache:
+    """Code of calls that ran, for calls of equal sizes: compiling takes as long as a small call runs."""
+
+    def __init__(self) -> None: ...
+
 class CallRun(_Record):
     """What a call did, and what of the kernel it reached.
 
@@ -264,7 +269,12 @@ def watch(
     into: list[Wrote],
 ) -> int: ...
 def run_call(
-    program: Program, named: dict[str, Any], seed: int = 0, memory_bytes: int = ..., roundings: bool = True
+    program: Program,
+    named: dict[str, Any],
+    seed: int = 0,
+    memory_bytes: int = ...,
+    roundings: bool = True,
+    codes: CodeCache | None = None,
 ) -> CallRun: ...
 def run_blocks(
     program: Program, named: dict[str, Any], seed: int, blocks: Sequence[int], memory_bytes: int = ...

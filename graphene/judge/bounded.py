@@ -56,7 +56,8 @@ def tiny() -> float:
 
 def finite(x: Any) -> Any:
     """The array with 0 in place of infinities and NaN."""
-    return np.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
+    known = np.isfinite(x)
+    return x if known.all() else np.where(known, x, 0.0)
 
 
 def size(x: Any) -> Any:
@@ -143,7 +144,8 @@ class Bounded(np.lib.mixins.NDArrayOperatorsMixin):
         self.v = np.asarray(values, np.float64)
         if self.v.size > SMALL_BYTES:
             room(SMALL_BYTES, "an array in the kernel's meaning needs")
-        self.e = np.broadcast_to(np.asarray(error, np.float64), self.v.shape)
+        e = np.asarray(error, np.float64)
+        self.e = e if e.shape == self.v.shape else np.broadcast_to(e, self.v.shape)
 
     # The properties of an array.
 

@@ -96,8 +96,9 @@ class Made:
         return Made(laid, self.numbers, self.values, self.before)
 
     def results(self) -> dict[str, Any]:
-        """The present values of tensors as float64 and int64."""
-        return {n: decode(t.view, t.dtype) for n, t in self.laid.items() if isinstance(t, Laid)}
+        """The present values of outputs as float64 and int64."""
+        tensors = ((n, self.laid.get(n)) for n in self.before)
+        return {n: decode(t.view, t.dtype) for n, t in tensors if isinstance(t, Laid)}
 
 
 class CallPlan:
@@ -324,9 +325,12 @@ class CallPlan:
                 drawn[a.name] = as_scalar((call.scalars if is_float(a.dtype) else call.sizes)[a.name], a.dtype)
                 continue
             laid[a.name] = lay(s, a, sizes, call.wider)
-            one = [self._values(a, t, kinds.get(a.name, _USUAL), rng, turned) for t in _all(laid[a.name])]
-            drawn[a.name] = one if a.count is not None else one[0]
+            for t in _all(laid[a.name]):
+                self._fill(a, t, kinds.get(a.name, _USUAL), rng, turned)
         if self.wish.prepare is not None:
+            for a in s.tensors:
+                one = [decode(t.view, a.dtype) for t in _all(laid[a.name])]
+                drawn[a.name] = one if a.count is not None else one[0]
             self.wish.prepare(drawn, np.random.default_rng([call.tables, 1]))
             for a in s.tensors:
                 for t, x in zip(_all(laid[a.name]), _all(drawn[a.name]), strict=True):
@@ -362,7 +366,7 @@ class CallPlan:
             names = [n for n in names if n not in floats] + [alone]
         return dict.fromkeys(names, call.kind), call.times // 3 if call.times % 3 == 2 else None
 
-    def _values(self, a: Argument, t: Laid, kind: str, rng: Any, turned: int | None) -> Any:
+    def _fill(self, a: Argument, t: Laid, kind: str, rng: Any, turned: int | None) -> None:
         shape = t.view.shape
         if is_float(a.dtype) and a.role != "output":
             others = sorted(range(len(shape) - 1), key=lambda i: -shape[i])
@@ -375,7 +379,6 @@ class CallPlan:
             t.put(np.full(shape, math.nan))
         elif a.role != "output":
             t.put(draw_integers(a.dtype, shape, rng, kind, self.numbers.indices, self._shifts))
-        return decode(t.view, a.dtype)
 
 
 def of_arguments(kernel: Recorded, program: Any, args: tuple[Any, ...]) -> tuple[Made, Call]:

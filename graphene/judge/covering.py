@@ -63,12 +63,12 @@ class Covering:
         self._divided = [d for d in divided if d.names & set(domains)]
         self._turned: set[int] = set()  # loops that went round twice in some call
         self._columns: dict[tuple[Any, ...], int] = {}
-        self._pool = self._made_pool()
+        self._pool, works = self._made_pool()
         rows = self._rows(self._pool)
         self._has = np.zeros((len(self._pool), len(self._columns)), np.float32)
         for i, row in enumerate(rows):
             self._has[i, row] = 1
-        self._works = np.array([self._work(d) for d in self._pool], np.float64)
+        self._works = np.array(works, np.float64)
         self._left = [list(_WORTH[name[0]]) for name in self._columns]  # the worth of covering a column again
         self._worth = np.array([w[0] for w in self._left], np.float32)
         self._names: list[Any] = list(self._columns)
@@ -76,7 +76,8 @@ class Covering:
         self._decides = {c for c, name in enumerate(self._columns) if name[0] == "decides"}
         self._way = [c for c, name in enumerate(self._columns) if name[0] in ("holds", "turns")]
 
-    def _made_pool(self) -> list[dict[str, Any]]:
+    def _made_pool(self) -> tuple[list[dict[str, Any]], list[float]]:
+        """Calls, and the work of each."""
         names = list(self._domains)
         wide = [n for n in self._steps if len(self._domains.get(n, ())) > 2]
         out = []
@@ -91,7 +92,9 @@ class Covering:
                 if wide and self._divided and self._rng.integers(2):
                     d = self._at_edge(d, wide)
                 out.append(d)
-        return out + self._longer(out)
+        works = [self._work(d) for d in out]
+        longer = self._longer(out, works)
+        return out + longer, works + [self._work(d) for d in longer]
 
     def _at_edge(self, d: dict[str, Any], wide: Sequence[str]) -> dict[str, Any]:
         """The call with one size changed, so that some dividend is the first or the last one of a quotient."""
@@ -109,13 +112,13 @@ class Covering:
                 return changed
         return d
 
-    def _longer(self, pool: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _longer(self, pool: list[dict[str, Any]], works: Sequence[float]) -> list[dict[str, Any]]:
         """Calls with one size so large that loops go round twice which do not in any call of the pool.
 
         Where two loops are to go round, the call that is long for one of them becomes long for the other, too.
         """
         out: list[dict[str, Any]] = []
-        base = sorted(pool, key=self._work)[: _TRIES // 3]
+        base = [pool[i] for i in sorted(range(len(pool)), key=works.__getitem__)[: _TRIES // 3]]
         values = _columns(pool)
         for turns in self._turns:
             if turns.all_repeats(values, len(pool)):

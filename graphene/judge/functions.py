@@ -44,8 +44,10 @@ def subtract(x: Bounded, y: Bounded) -> Bounded:
 def multiply(x: Bounded, y: Bounded) -> Bounded:
     e = size(x.v) * y.e + size(y.v) * x.e + x.e * y.e
     # An infinity times a number that may be zero may even be NaN: nothing is known.
-    lost = (np.isinf(x.v) & _maybe_zero(y)) | (np.isinf(y.v) & _maybe_zero(x))
-    return once(x.v * y.v, np.where(lost, _HUGE, e))
+    for a, b in ((x, y), (y, x)):
+        if np.isinf(a.v).any():
+            e = np.where(np.isinf(a.v) & _maybe_zero(b), _HUGE, e)
+    return once(x.v * y.v, e)
 
 
 def _maybe_zero(x: Bounded) -> Any:
@@ -178,7 +180,10 @@ def matmul(x: Bounded, y: Bounded) -> Bounded:
         rows = (*np.broadcast_shapes(x.shape[:-2], y.shape[:-2]), x.shape[-2], y.shape[-1])
         _room("np.matmul", rows, x.shape, y.shape)
     a, b = size(x.v), size(y.v)
-    return summed(x.v @ y.v, (a + x.e) @ y.e + x.e @ b, a @ b, x.v.shape[-1], (x, y))
+    error: Any = (a + x.e) @ y.e if y.e.any() else 0.0
+    if x.e.any():
+        error = error + x.e @ b
+    return summed(x.v @ y.v, error, a @ b, x.v.shape[-1], (x, y))
 
 
 UFUNCS: dict[str, Callable[..., Any]] = {
@@ -203,7 +208,9 @@ def _doubted(result: Bounded, operands: list[Bounded]) -> Bounded:
     """Results of an infinity or NaN of which nothing is known are not known, either."""
     doubt: Any = False
     for x in operands:
-        doubt = doubt | (~np.isfinite(x.v) & (x.e >= _HUGE))
+        lost = x.e >= _HUGE
+        if lost.any():
+            doubt = doubt | (~np.isfinite(x.v) & lost)
     return Bounded(result.v, np.where(doubt, _HUGE, result.e)) if np.any(doubt) else result
 
 

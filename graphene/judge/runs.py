@@ -109,6 +109,7 @@ class Runner:
     def __init__(self, kernel: Recorded, arch: str | None, seed: int, plan: CallPlan, explain: bool = True) -> None:
         self.kernel, self.arch, self.seed, self.plan, self.explain = kernel, arch, seed, plan, explain
         self.outcome = Outcome()
+        self._codes = _core.CodeCache()  # many calls of other data have sizes that had a call before
         self._given: Made | None = None
         self._worked, self._known = 0.0, 0  # work of the first runs, and their number
         self._covering: Covering | None = None  # of sizes
@@ -165,10 +166,12 @@ class Runner:
                 done = _core.run_blocks(program, made.given(), self.seed, blocks, room)
                 only = {n: made.laid[n].part(mask) for n, mask in done.written.items()}
             else:
-                done = _core.run_call(program, made.given(), self.seed, room, not self._knows_points)
+                asks = not self._knows_points
+                done = _core.run_call(program, made.given(), self.seed, room, asks, self._codes)
             points = done.roundings
             if self._knows_points and not self._asked.issuperset(done.reached):
-                points = _core.run_call(program, self.again(call).given(), self.seed, room).roundings
+                again = self.again(call).given()
+                points = _core.run_call(program, again, self.seed, room, True, self._codes).roundings
             self._asked.update(done.reached)
         except SimulationError as e:
             if e.code == "SIM_MEMORY":

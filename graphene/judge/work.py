@@ -25,9 +25,10 @@ _FUNCTIONS: dict[str, Any] = {"min": min, "max": max, **CONSTANTS}
 class _Values(dict[str, Any]):
     """Names of a call; what else is named is a coordinate, the same for all."""
 
-    at = 0
+    at, asked = 0, False
 
     def __missing__(self, _: str) -> int:
+        self.asked = True
         return self.at
 
 
@@ -103,9 +104,10 @@ class Work:
         for x in self._extents:
             n = max(_number(x, values), 0)
             blocks, most = blocks * n, max(most, n - 1)
-        works = []
-        for at in (0, most):
+        values = _Values(sizes, **_FUNCTIONS)
+        first = last = self._body.work(values)
+        if most and values.asked:  # else the blocks are alike
             values = _Values(sizes, **_FUNCTIONS)
-            values.at = at
-            works.append(self._body.work(values))
-        return blocks * sum(works) / 2
+            values.at = most
+            last = self._body.work(values)
+        return blocks * (first + last) / 2
