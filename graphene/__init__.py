@@ -145,6 +145,7 @@ from graphene.layout import (
     zipped_product,
 )
 from graphene.ordered import sort, top_k
+from graphene.own_atoms import ptx
 from graphene.precompiled import Precompiled, load_precompiled, precompile
 from graphene.promise import Arguments, approximately, rounded
 from graphene.references import reference
@@ -311,6 +312,7 @@ __all__ = [
     "pred",
     "print",
     "prmt",
+    "ptx",
     "raked_product",
     "rcp",
     "reduce",

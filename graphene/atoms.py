@@ -150,10 +150,22 @@ def define_atom(**fields: Any) -> list[Atom]:
     - ``helper``: C++ that the text calls; ``guard``: how a partial tile is realised ("refuse", "branch", "bytes",
       "redirect"); ``done``: "now", or the domain that gr.commit and gr.wait complete ("group:cp_async"); ``numerics``
     - ``family``: list of (parameter names, rows); "${N/8}" is substituted in every string
+    - ``means``: of kind "Spec" alone, an instruction on registers with a meaning of one's own: a function of NumPy
+      arrays, as ``gr.ptx`` describes it. ``gr.spec(outs, ins, atom=name)`` executes the entry.
 
     Raises SelectError ATOM_SYNTAX, ATOM_TV, ATOM_TEXT, ATOM_DEFINITION, ATOM_OVERLAP; TypeError for a field of the
     wrong type or an unknown one. Then nothing is registered. docs/add_an_instruction.md has examples.
     """
     if "in_" in fields:
         fields["in"] = fields.pop("in_")
-    return _core.define_atom(fields)
+    means, own = fields.pop("means", None), fields.get("kind") == "Spec"
+    if own != callable(means) or (means is not None and not own):
+        raise TypeError(f'an entry of kind "Spec", and no other, has means=, a function of arrays; got {means!r}')
+    entries = _core.define_atom(fields)
+    if own:
+        MEANINGS.update({e.name: means for e in entries})
+    return entries
+
+
+MEANINGS: dict[str, Any] = {}
+"""The functions that entries of kind "Spec" mean, by the entries' names."""

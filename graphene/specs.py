@@ -60,15 +60,18 @@ def spec(
     ins: Sequence[Number] = (),
     on: On = None,
     means: str | Callable[..., Any] = "",
+    atom: Any = None,
 ) -> SpecHandle:
     """A generic Spec, such as the root of a kernel: it names its outputs and inputs and is decomposed by hand.
 
     ``kernel.check()`` holds the decomposition to `means`: a built-in kind with its attributes, "MatMul" or
     "Reduction(op=add, axis=1)"; or a function of arrays (``gr.reference``), or its name.
+
+    `atom`: an entry of kind "Spec" (``gr.define_atom``), one's own instruction, which is the whole spec then.
     """
     if not isinstance(ins, (list, tuple)):
         raise TypeError(f"ins must be a list of operands, got {ins!r}")
-    return _record("Spec", outs, list(ins), on, None, name_of(means))
+    return _record("Spec", outs, list(ins), on, atom, name_of(means))
 
 
 def _computed(dst: Tensor, value: Any) -> Tensor:

@@ -63,7 +63,7 @@ GROUPS = (
         "atoms",
         "Instructions",
         "The registry of atomic specs, and how one is added ([explained](../add_an_instruction.md)).",
-        ("atoms",),
+        ("atoms", "own_atoms"),
     ),
     Group("kernels", "Ready kernels", "`graphene.kernels`: functions from a configuration to a kernel.", ("kernels",)),
     Group(

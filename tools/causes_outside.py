@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
+from causes import begin
 from causes_running import doubled
 
 import graphene as gr
+
+
+def check_means(right: bool) -> None:
+    """The function that says what one's own instruction computes returns arrays of the outputs' types."""
+    with gr.Kernel("k") as kernel:
+        x, y, t = begin()
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        gr.ptx("neg.f32 %0, %1;", r, gr.load(x[t]), means=lambda a: -a if right else 1.0)
+        y[t] = r
+    kernel(np.ones(32, np.float32), np.zeros(32, np.float32))
 
 
 def sim_argument(right: bool) -> None:

@@ -19,8 +19,8 @@
 
 namespace graphene::atoms {
 
-// Sync: barriers, fences, commit/wait.
-enum class Kind : std::uint8_t { Move, MatMul, Unary, Binary, Ternary, Reduction, Shfl, Init, Sync };
+// Spec: registers of one thread, of a meaning that whoever defines the entry says. Sync: barriers, fences, commit/wait.
+enum class Kind : std::uint8_t { Move, MatMul, Unary, Binary, Ternary, Reduction, Shfl, Init, Spec, Sync };
 enum class Access : std::uint8_t { Read, Write, Update };  // Update: one location, read and written ("+r")
 enum class Via : std::uint8_t {
   Natural,

@@ -259,6 +259,24 @@ void check_text(Instance* i) {
   }
 }
 
+// An entry whose meaning is its author's: the simulator gives a thread's values to a function, and takes others.
+void check_own(const Instance& i) {
+  const auto refuse = [&](const std::string& what, const std::string& fix) {
+    fail(Code::ATOM_DEFINITION, i.atom.name + ": " + what, {}, fix);
+  };
+  if (i.atom.is_default) refuse("a Spec is reached by its name alone", "leave is_default out");
+  if (i.thread_count != 1 || i.atom.converge != 1) refuse("a Spec is executed by one thread", "leave threads out");
+  if (i.atom.done != "now" || !i.aux.empty()) refuse("a Spec is complete when it has executed", "leave done out");
+  for (const auto* list : {&i.out, &i.in}) {
+    for (const OperandInstance& o : *list) {
+      const bool registers = o.type.memories == std::vector{ir::Memory::RF} && !o.type.immediate;
+      if (!registers || o.type.dtypes.size() != 1)
+        refuse("operand `" + o.def.name + "` of a Spec is not registers of one type",
+               "load before, and store behind: its pattern is like \"[].u32.RF\"");
+    }
+  }
+}
+
 }  // namespace
 
 const OperandInstance* Instance::operand(const std::string& operand_name) const {
@@ -293,6 +311,7 @@ Instance instantiate(Atom atom) {
   for (const OperandDef& o : a.out) i.out.push_back(parse_operand(a, o, i.thread_count, false));
   for (const OperandDef& o : a.in) i.in.push_back(parse_operand(a, o, i.thread_count, false));
   for (const OperandDef& o : a.aux) i.aux.push_back(parse_operand(a, o, i.thread_count, true));
+  if (a.kind == Kind::Spec) check_own(i);
   if (a.kind != Kind::Sync && i.out.empty()) fail(Code::ATOM_DEFINITION, a.name + ": no output");
   for (const OperandInstance& o : i.out) {
     if (o.def.access == Access::Read)

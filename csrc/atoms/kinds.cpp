@@ -5,7 +5,8 @@ namespace graphene::atoms {
 
 const char* name(Kind k) {
   static constexpr const char* kNames[] = {
-      "Move", "MatMul", "UnaryPointwise", "BinaryPointwise", "TernaryPointwise", "Reduction", "Shfl", "Init", "Sync"};
+      "Move", "MatMul", "UnaryPointwise", "BinaryPointwise", "TernaryPointwise", "Reduction", "Shfl", "Init",
+      "Spec", "Sync"};
   return kNames[static_cast<std::size_t>(k)];
 }
 
@@ -19,6 +20,7 @@ ir::SpecKind spec_kind(Kind k) {
                                         SpecKind::Reduction,
                                         SpecKind::Shfl,
                                         SpecKind::Init,
+                                        SpecKind::Spec,
                                         SpecKind::Spec};
   return kKinds[static_cast<std::size_t>(k)];
 }

@@ -364,6 +364,8 @@ Match match(const ir::SpecStmt& spec, const std::string& arch, const SourceLoc& 
     refuse(Code::NO_ATOM, spec, "a leaf " + std::string(ir::name(spec.kind)) + " has no meaning", {},
            "give it a decomposition", where);
   }
+  if (*kind == Kind::Spec && spec.atom.empty())
+    refuse(Code::NO_ATOM, spec, "a leaf Spec names its atom", {}, "give it a decomposition, or atom=", where);
   const ir::Attrs attrs = complete_attrs(spec.kind, spec.attrs, where);
   std::vector<InstancePtr> named;
   if (!spec.atom.empty()) {

@@ -48,8 +48,9 @@ class Registry {
   std::vector<std::string> names_;
   std::unordered_map<std::string, MemberIndex> by_name_;
   std::map<std::string, std::vector<MemberIndex>> by_family_;
-  std::array<std::vector<InstancePtr>, 9> by_kind_;
-  std::array<bool, 9> kind_read_{};
+  static constexpr std::size_t kKindCount = static_cast<std::size_t>(Kind::Sync) + 1;
+  std::array<std::vector<InstancePtr>, kKindCount> by_kind_;
+  std::array<bool, kKindCount> kind_read_{};
   std::vector<InstancePtr> all_;
   std::map<std::pair<std::string, std::int64_t>, InstancePtr> sized_;
   bool names_read_ = false, all_read_ = false;

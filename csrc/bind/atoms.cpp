@@ -142,8 +142,9 @@ atoms::Atom atom_from_py(const py::dict& d) {
   atoms::Atom a;
   a.name = f.take<std::string>("name", "");
   const auto kind = f.take<std::string>("kind", "Move");
-  static constexpr std::array<const char*, 9> kKinds = {
-      "Move", "MatMul", "UnaryPointwise", "BinaryPointwise", "TernaryPointwise", "Reduction", "Shfl", "Init", "Sync"};
+  static constexpr std::array<const char*, 10> kKinds = {
+      "Move", "MatMul", "UnaryPointwise", "BinaryPointwise", "TernaryPointwise", "Reduction", "Shfl", "Init",
+      "Spec", "Sync"};
   a.kind = enum_from<atoms::Kind>(kind, kKinds, "no kind is called");
   a.arch = f.take<std::string>("arch", "");
   a.threads = f.take<std::string>("threads", "[1]");
@@ -163,7 +164,7 @@ atoms::Atom atom_from_py(const py::dict& d) {
   a.cxx = f.take<std::string>("cxx", "");
   a.helper = f.take<std::string>("helper", "");
   a.done = f.take<std::string>("done", "now");
-  a.is_default = f.take<bool>("is_default", true);
+  a.is_default = f.take<bool>("is_default", a.kind != atoms::Kind::Spec);
   for (const py::dict& n : f.take<std::vector<py::dict>>("numerics", {})) {
     Fields g(n, name + ": numerics");
     atoms::Numerics x;

@@ -1,4 +1,5 @@
 // The simulator, seen from Python.
+#include <cstring>
 #include <memory>
 
 #include "bind/arguments.h"
@@ -10,6 +11,7 @@
 #include "bind/torch_written.h"
 #include "runtime/strides.h"
 #include "sim/blocks.h"
+#include "sim/own_meaning.h"
 
 namespace graphene::bind {
 
@@ -29,6 +31,27 @@ std::int64_t signed_bits(std::uint64_t bits, ir::ScalarType t) {
   const int shift = 64 - ir::bits(t);
   if (ir::info(t).cls == ir::ScalarInfo::Class::Signed) return static_cast<std::int64_t>(bits << shift) >> shift;
   return static_cast<std::int64_t>(bits);
+}
+
+// Calls graphene.own_meanings.evaluate: operands are (type, values of a thread, 64 bits a value).
+void apply_python_meaning(const std::string& atom, std::size_t threads, const std::vector<sim::OwnOperand>& in,
+                          std::vector<sim::OwnOperand>& out) {
+  const GilHeld held;
+  const auto bytes_of_bits = [](const std::vector<std::uint64_t>& bits) {
+    return py::bytes(reinterpret_cast<const char*>(bits.data()), bits.size() * sizeof(std::uint64_t));
+  };
+  py::list ins;
+  py::list outs;
+  for (const sim::OwnOperand& x : in) ins.append(py::make_tuple(ir::name(x.type), x.values, bytes_of_bits(x.bits)));
+  for (const sim::OwnOperand& x : out) outs.append(py::make_tuple(ir::name(x.type), x.values));
+  const py::object evaluate = py::module_::import("graphene.own_meanings").attr("evaluate");
+  const auto results = evaluate(atom, threads, ins, outs).cast<std::vector<py::bytes>>();
+  GR_ASSERT(results.size() == out.size(), "as many results as outputs");
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const auto bits = static_cast<std::string_view>(results[i]);
+    GR_ASSERT(bits.size() == out[i].bits.size() * sizeof(std::uint64_t), "64 bits for every value");
+    std::memcpy(out[i].bits.data(), bits.data(), bits.size());
+  }
 }
 
 BoundArguments bind_arguments(const lower::Program& program, const py::tuple& args, const py::dict& named) {
@@ -323,6 +346,7 @@ void register_sim(py::module_& m) {
       },
       py::arg("program"), py::arg("sizes"), py::arg("all_blocks") = false, py::arg("args") = py::tuple(),
       "Counts bank conflicts and sectors of every memory access.");
+  sim::set_own_meaning(apply_python_meaning);
   m.def(
       "sync_statements", [](const ir::Kernel& kernel) { return sync_records(kernel); }, py::arg("kernel"),
       "Every synchronisation statement, in textual order.");

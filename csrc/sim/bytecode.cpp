@@ -49,10 +49,26 @@ class Compiler {
     block(p.body);
     emit(Instruction::Op::End, 0, nullptr);
     finish_memory();
+    mark_own_scopes();
     return std::move(code_);
   }
 
  private:
+  // Scopes around an instruction whose floats are a function of its author's.
+  void mark_own_scopes() {
+    std::vector<int> around;
+    for (const Instruction& i : code_.instructions) {
+      if (i.op == Instruction::Op::Enter) around.push_back(i.index);
+      if (i.op == Instruction::Op::Leave) around.pop_back();
+      if (i.op != Instruction::Op::Leaf) continue;
+      const Leaf& f = code_.leaves[static_cast<std::size_t>(i.index)];
+      const auto floats = [](const Operand& o) { return is_float(o.dtype); };
+      if (f.kind != atoms::Kind::Spec || (std::ranges::none_of(f.out, floats) && std::ranges::none_of(f.in, floats)))
+        continue;
+      for (const int scope : around) code_.scopes[static_cast<std::size_t>(scope)].own = true;
+    }
+  }
+
   IntPlans& plans() { return *code_.plans; }
 
   void place() {

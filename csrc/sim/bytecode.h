@@ -210,6 +210,7 @@ struct Scope {  // a decomposed spec
   Meaning means;  // its own kind and attributes, or what a generic one means
   // Whether it accumulates, where a condition says so when it is entered.
   std::optional<IntPlan> accumulate = std::nullopt;
+  bool own = false;  // floats inside of it are functions of no known algebra: the reals decide
 };
 
 struct Instruction {

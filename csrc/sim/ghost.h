@@ -112,6 +112,7 @@ class Ghost final : public Machine {
   void copy_bulk(const Warp& w, const Leaf& f, int lane);
   void accumulate(const Warp& w, const Leaf& f, Mask lane);  // an atomic Move of one lane
   void regroup(const Warp& w, const Leaf& f, Mask lanes);
+  void apply_own(const Warp& w, const Leaf& f, Mask lanes);
   void locate(const Warp& w, const Operand& o, Mask& lanes, Lanes& offsets) const;
   [[nodiscard]] std::uint64_t apply(const Leaf& f, std::uint64_t x, std::uint64_t y, std::uint64_t z) const;
 

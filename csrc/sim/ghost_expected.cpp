@@ -69,7 +69,7 @@ std::optional<ProductShape> product_shape(const View& out, const View& a, const 
 }
 
 bool field_decides(const Scope& s) {
-  if (!s.means.reference.empty()) return false;
+  if (!s.means.reference.empty() || s.own) return false;
   switch (s.means.kind) {
     case ir::SpecKind::Move:
     case ir::SpecKind::Init:
@@ -90,6 +90,7 @@ bool field_decides(const Scope& s) {
 bool reals_decide(const Scope& s) {
   if (field_decides(s)) return false;
   Op op = Op::Cast;
+  if (s.own && (s.means.kind == ir::SpecKind::Move || s.means.kind == ir::SpecKind::Init)) return true;
   return !s.means.reference.empty() || (s.means.kind != ir::SpecKind::Spec && op_from_name(text_attr(s, "op"), op));
 }
 

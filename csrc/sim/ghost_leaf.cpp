@@ -196,6 +196,7 @@ void Ghost::leaf(Warp& w, const Leaf& f) {
     return;
   }
   if (f.span > 1 && f.collective->groups[static_cast<std::size_t>(w.local)].empty()) return;  // the first warp does it
+  if (f.kind == Kind::Spec) return apply_own(w, f, lanes);
   for (std::size_t i = 0; i < f.in.size(); ++i) fetch(w, f, f.in[i], lanes, values_[i]);
   const Operand& o = f.out.front();
   if (f.regroups) return regroup(w, f, lanes);

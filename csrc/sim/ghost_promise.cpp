@@ -79,6 +79,7 @@ std::optional<Diagnostic> Ghost::promise(Instance& i) {
   const Scope& scope = code_.scopes[static_cast<std::size_t>(i.scope)];
   if (!scope.means.reference.empty()) return numbers_.real ? held_to_reference(i) : std::nullopt;
   if (!i.more_outs.empty()) return std::nullopt;
+  if (scope.own && !numbers_.real) return std::nullopt;
   bool difference = false;
   const auto want = expected(i, difference);
   if (!want) {

@@ -194,8 +194,10 @@ class Interpreter final : public Machine {
   void fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, std::size_t slot);
   void fetch_old(const Warp& w, const Leaf& f, Mask lanes);  // of an update: the output's value before
   void put(const Warp& w, const Leaf& f, Mask lanes, const Values& values);
+  void put_registers(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, const Values& values);
   void thread_leaf(const Warp& w, const Leaf& f, Mask lanes);
   void regroup(const Warp& w, const Leaf& f, Mask lanes);
+  void apply_own(const Warp& w, const Leaf& f, Mask lanes);
   void move_together(const Warp& w, const Leaf& f, Mask lanes);
   void shuffle(const Warp& w, const Leaf& f, Mask lanes);
   void multiply(const Warp& w, const Leaf& f, Mask lanes);

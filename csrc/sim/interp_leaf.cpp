@@ -118,6 +118,8 @@ void Interpreter::execute(const Warp& w, const Leaf& f, Mask lanes) {
     case atoms::Kind::Move:
       if (f.atomic) return accumulate(w, f, lanes);
       return f.collective != nullptr ? move_together(w, f, lanes) : thread_leaf(w, f, lanes);
+    case atoms::Kind::Spec:
+      return apply_own(w, f, lanes);
     default:
       return thread_leaf(w, f, lanes);
   }
@@ -204,6 +206,10 @@ void Interpreter::put(const Warp& w, const Leaf& f, Mask lanes, const Values& va
     if (!update) address(w, f, o, lanes, out_address_);
     return store(w, f, o, out_address_, update, values);
   }
+  put_registers(w, f, o, lanes, values);
+}
+
+void Interpreter::put_registers(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, const Values& values) {
   const std::size_t bytes = static_cast<std::size_t>(o.bytes) * kLanes;
   const auto span = static_cast<std::size_t>(f.span);
   for (std::size_t i = 0; i < span && !data(w).used.empty() && !f.product; ++i) {

@@ -19,6 +19,7 @@ bool selects(const Leaf& f) {
     case atoms::Kind::Init:
       return true;
     case atoms::Kind::MatMul:
+    case atoms::Kind::Spec:
     case atoms::Kind::Sync:
       return false;
     default:
@@ -191,6 +192,22 @@ void Interpreter::tag_leaf(const Warp& w, const Leaf& f, Mask lanes) {
   const auto number = static_cast<std::size_t>(&f - code_.leaves.data());
   const Operand& o = f.out.front();
   const bool update = o.access == atoms::Access::Update || f.atomic;
+  if (f.kind == atoms::Kind::Spec) {
+    for (const auto* list : {&f.in, &f.out}) {
+      for (const Operand& x : *list) {
+        if (list == &f.out && x.access != atoms::Access::Update) continue;
+        fetch_tags(w, f, x, lanes, 0);
+        for (int v = 0; v < x.values; ++v) t.roundings.read(t.values[0][static_cast<std::size_t>(v)], lanes);
+      }
+    }
+    LaneTags made;
+    made.fill(t.leaves[number].result);
+    for (const Operand& x : f.out) {
+      std::fill_n(t.values[kResult].begin(), x.values, made);
+      put_tags(w, f, x, lanes);
+    }
+    return;
+  }
   for (std::size_t i = 0; i < f.in.size(); ++i) fetch_tags(w, f, f.in[i], lanes, i);
   if (update) fetch_tags(w, f, o, lanes, kOld);
   auto& results = t.values[kResult];

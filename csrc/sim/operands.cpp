@@ -520,7 +520,7 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
     }
   }
   const bool fetches = leaf.kind == atoms::Kind::Move && text_attr(call, "atomic") != "none" && leaf.out.size() == 2;
-  if (leaf.out.size() != 1 && !fetches)
+  if (leaf.out.size() != 1 && !fetches && leaf.kind != atoms::Kind::Spec)
     unsupported(call, origin, "it has " + std::to_string(leaf.out.size()) + " outputs");
   switch (leaf.kind) {
     case atoms::Kind::Move:
@@ -584,6 +584,8 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
       leaf.takes.emplace_back(static_cast<std::size_t>(leaf.out.front().values), 0);
       break;
     }
+    case atoms::Kind::Spec:
+      break;
     case atoms::Kind::Sync:
       unsupported(call, origin, "a synchronisation other than a barrier");
   }

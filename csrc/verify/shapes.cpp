@@ -57,7 +57,7 @@ void operand_count(Context& c, const ir::Stmt& s) {
   const auto* spec = s.as<SpecStmt>();
   if (spec == nullptr) return;
   if (spec->kind == SpecKind::Spec) {
-    if (spec->decomposed) return;
+    if (spec->decomposed || !spec->atom.empty()) return;
     c.problem(s, Code::VERIFY_OPERANDS, "a generic Spec needs a decomposition", {},
               "enter it with `with`, or use a built-in kind for a leaf");
     return;
