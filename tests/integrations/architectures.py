@@ -16,11 +16,11 @@ A refusal is right where the model is made or told to take the attention.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import importlib
 import importlib.machinery
 import inspect
+import itertools
 import json
 import random
 import sys
@@ -28,7 +28,6 @@ import time
 import traceback
 import types
 import unittest
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +35,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-import transformers
+from parts import arguments, begin
 from transformers import AutoModel, PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -451,22 +450,14 @@ def _of_tester(name: str, cls: Any) -> Iterator[Case | Verdict]:
 
 def main() -> int:
     """Judges all, prints what is not right and how many are."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*")
+    parser = arguments(__doc__)
     parser.add_argument("--testers", type=Path, help="a checkout of transformers' repository")
     parser.add_argument("--dtype", default="float32", choices=NEAR)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--part", default="1/1", help="i/n: every n-th, for several processes")
-    args = parser.parse_args()
-    transformers.logging.set_verbosity_error()
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    part, parts = (int(n) for n in args.part.split("/"))
+    args, chosen = begin(parser)
     cases = of_testers(args.testers, args.names) if args.testers else of_configurations(args.names)
     found, start = [], time.perf_counter()
-    for i, case in enumerate(cases):
-        if i % parts != part - 1:
-            continue
+    for case in itertools.islice(cases, chosen.start, None, chosen.step):
         verdict = case if isinstance(case, Verdict) else judge(case, args.dtype)
         found.append(verdict)
         if verdict.kind != "right":

@@ -9,12 +9,10 @@ cannot do is not asked. Ends with 1 if a number is wrong, or something is raised
 
 from __future__ import annotations
 
-import argparse
 import copy
 import sys
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,7 +21,7 @@ import by_formula
 import pytest
 import tape
 import torch
-import transformers
+from parts import arguments, begin
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageClassification,
@@ -291,18 +289,12 @@ RECORDED = ("generate", "beams", "sample")
 
 def main() -> int:
     """Judges all that are named, or all that there are."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*")
+    parser = arguments(__doc__)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    parser.add_argument("--part", default="1/1", help="i/n: every n-th, for several processes")
-    args = parser.parse_args()
-    transformers.logging.set_verbosity_error()
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    part, parts = (int(n) for n in args.part.split("/"))
+    args, chosen = begin(parser)
     names = args.names or sorted({n for _, names in KINDS for n in names if n in CONFIG_MAPPING})
     wrong = 0
-    for name in names[part - 1 :: parts]:
+    for name in names[chosen]:
         start = time.perf_counter()
         for way, said in judge(name, args.ways):
             wrong += said.startswith("wrong")
