@@ -292,14 +292,16 @@ def scalar(name: str, value: IntLike, min: int | None = None, max: int | None = 
     return Scalar(_core.record_scalar(name, value, min, max, multiple_of, False))
 
 
-def index(x: Tensor, min: int, max: int, multiple_of: int = 1) -> Any:
+def index(x: Tensor | Expression, min: int, max: int, multiple_of: int = 1) -> Any:
     """An integer that is read from data: the value of one element when this statement runs, as an index expression.
 
-    x: one element of an integer tensor, in memory or in a register. The facts are promises about the data: `min` <=
-    value <= `max`, and the value is a multiple of `multiple_of`. The simulator checks them (SimulationError SIM_FACT).
+    x: one element of an integer tensor, in memory or in a register, or an expression on registers. The facts are
+    promises about the data: `min` <= value <= `max`, and the value is a multiple of `multiple_of`. The simulator checks
+    them (SimulationError SIM_FACT).
     Packed sequences use it with ``T.window(start, size)``. Raises LayoutError TENSOR_TYPE, SYM_FACTS.
     """
-    return _core.record_index(x, min, max, multiple_of)
+    read = let(_core.unique_name("read"), x) if isinstance(x, Expression) else x
+    return _core.record_index(read, min, max, multiple_of)
 
 
 def barrier(on: ThreadTensor | None = None) -> None:

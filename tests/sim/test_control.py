@@ -269,3 +269,16 @@ def test_vectors_off_their_alignment() -> None:
     assert error.code == "LAUNCH_FACT"
     assert "align(src) % 16 == 0 of ld.global.v4.b32" in error.details[0]
     assert vector_copy(gr.fp32, 4).check().ok
+
+
+def test_an_index_may_be_an_expression() -> None:
+    with gr.Kernel("clamped", means=lambda x, i: x[np.maximum(i, 0)]) as kernel:
+        x, i = gr.input("x", [16], gr.fp32), gr.input("i", [32], gr.i32)
+        y = gr.output("y", [32], gr.fp32)
+        gr.blocks(1)
+        (t,) = gr.threads(32).indices()
+        y[t] = gr.load(x[gr.index(gr.max(gr.load(i[t]), 0), 0, 15)])
+    x, i = np.arange(16, dtype=np.float32), np.arange(-16, 16, dtype=np.int32)
+    y = np.zeros(32, np.float32)
+    kernel(x, i, y)
+    np.testing.assert_array_equal(y, np.maximum(i, 0))
