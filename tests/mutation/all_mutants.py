@@ -11,6 +11,7 @@ What docs/mutants.json holds need not be judged again: ``--again`` takes the mut
 was ended, and then those of kernels whose text has changed since. The pages say which commit each verdict is of.
 
     python tests/mutation/all_mutants.py --again --search 1 --journal c.jsonl --minutes 5 [--resume]
+    python tests/mutation/all_mutants.py --of c.jsonl
 """
 
 from __future__ import annotations
@@ -285,7 +286,7 @@ def main() -> int:
         rows, whole = judge_all(lambda i: judged(*jobs[i], args.search), len(jobs), head, options, wrong)
         whole = whole and options.part[1] == 1
     found = outcomes(rows, jobs)
-    if saved:
+    if saved and (whole or args.of):  # else the rest of the journal would be of other jobs
         save(merged(saved, found, head["commit"]))
     elif whole or args.of:
         save(whole_run(found, head))
