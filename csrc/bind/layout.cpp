@@ -64,6 +64,10 @@ namespace {
 Layout layout_from_py(py::handle h) {
   if (py::isinstance<Layout>(h)) return h.cast<Layout>();
   if (py::isinstance<py::str>(h)) return layout::parse_layout(printable_text(h));
+  if (py::isinstance<ComposedLayout>(h))
+    fail(Code::LAYOUT_COMPOSE, "shapes and strides are wanted, and a swizzle stands before these",
+         {"got: " + h.cast<const ComposedLayout&>().str()},
+         "take its .layout, and compose the swizzle with the result");
   return Layout(int_tuple_from_py(h));
 }
 

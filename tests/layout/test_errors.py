@@ -200,3 +200,14 @@ def test_layouts_are_values():
     empty = gr.Layout((4, 0))
     assert (empty.size, empty.cosize) == (0, 0)
     assert gr.coalesce(empty).size == 0
+
+
+@pytest.mark.parametrize("function", [gr.coalesce, gr.complement, gr.left_inverse, gr.right_inverse, gr.make_layout])
+def test_a_swizzled_layout_has_no_shapes_and_strides_of_its_own(function):
+    with pytest.raises(gr.LayoutError) as e:
+        function(gr.composition(gr.Swizzle(1, 0, 2), gr.Layout((4, 4), (4, 1))))
+    assert str(e.value).splitlines() == [
+        "shapes and strides are wanted, and a swizzle stands before these   [LAYOUT_COMPOSE]",
+        "  got: Sw<1,0,2> o 0 o (4,4):(4,1)",
+        "  fix: take its .layout, and compose the swizzle with the result",
+    ]
