@@ -17,6 +17,7 @@ from graphene.judge.formats import as_scalar, decode, is_float, is_packed, range
 from graphene.judge.memory import room
 from graphene.judge.numbers import Numbers, sizes_of, statements, threads_of
 from graphene.judge.rare import FAR, Rare
+from graphene.judge.read_indices import Allowed, of_tensors
 from graphene.judge.signature import Argument, Facts, Parameter, Signature
 from graphene.judge.turning import turning
 from graphene.judge.verdict import as_double, axis_of_bytes
@@ -148,6 +149,10 @@ class CallPlan:
             if n not in self.fixed and n not in self.wish.values:
                 self._as_long_as_windows(n, integers)
         self.kinds = list(self.wish.kinds or KINDS)
+        if "body" in s.data:
+            self._read = of_tensors(s, s.data["body"])
+        else:  # of a sequence of kernels, whose tensors have other names than theirs
+            self._read = {a.name: Allowed(self.numbers.indices) for a in s.tensors if self.numbers.indices}
         self._shifts = any(str(x.get("op")) in ("shl", "shr") for x in statements(s.data.get("body", ())))
         self._lively = [k for k in _LIVELY if k in self.kinds]
         self.scalars = {n: [self.fixed[n]] if n in self.fixed else list(self.wish.values.get(n, _SCALARS))
@@ -325,8 +330,10 @@ class CallPlan:
                 drawn[a.name] = as_scalar((call.scalars if is_float(a.dtype) else call.sizes)[a.name], a.dtype)
                 continue
             laid[a.name] = lay(s, a, sizes, call.wider)
+            may = self._read.get(a.name)
+            allowed = None if may is None else may.range(sizes)
             for t in _all(laid[a.name]):
-                self._fill(a, t, kinds.get(a.name, _USUAL), rng, turned)
+                self._fill(a, t, kinds.get(a.name, _USUAL), rng, turned, allowed)
         if self.wish.prepare is not None:
             for a in s.tensors:
                 one = [decode(t.view, a.dtype) for t in _all(laid[a.name])]
@@ -366,7 +373,9 @@ class CallPlan:
             names = [n for n in names if n not in floats] + [alone]
         return dict.fromkeys(names, call.kind), call.times // 3 if call.times % 3 == 2 else None
 
-    def _fill(self, a: Argument, t: Laid, kind: str, rng: Any, turned: int | None) -> None:
+    def _fill(
+        self, a: Argument, t: Laid, kind: str, rng: Any, turned: int | None, allowed: tuple[int, int, int] | None
+    ) -> None:
         shape = t.view.shape
         if is_float(a.dtype) and a.role != "output":
             others = sorted(range(len(shape) - 1), key=lambda i: -shape[i])
@@ -378,7 +387,7 @@ class CallPlan:
         elif is_float(a.dtype):
             t.put(np.full(shape, math.nan))
         elif a.role != "output":
-            t.put(draw_integers(a.dtype, shape, rng, kind, self.numbers.indices, self._shifts))
+            t.put(draw_integers(a.dtype, shape, rng, kind, allowed, self._shifts))
 
 
 def of_arguments(kernel: Recorded, program: Any, args: tuple[Any, ...]) -> tuple[Made, Call]:

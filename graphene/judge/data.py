@@ -9,7 +9,7 @@ import numpy as np
 
 from graphene import _core
 from graphene.judge.formats import encode, is_float, is_packed, join, range_of, split, storage
-from graphene.judge.signature import Argument, Facts, Signature, evaluate
+from graphene.judge.signature import Argument, Signature, evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,6 +18,9 @@ __all__ = ["KINDS", "Laid", "draw", "draw_integers", "given_of", "laid_as", "lay
 
 KINDS = ("normal", "positive", "rising", "falling", "constant", "whole", "tiny", "large", "spike", "cold", "peak",
          "pit", "uneven", "infinite", "undefined")  # fmt: skip
+_LOW = ("normal", "constant", "whole", "tiny")  # kinds in which integers are often equal
+_HIGH = ("large", "peak", "spike")  # in which they are large
+_NEGATIVE = ("falling", "cold", "pit")  # in which they are negative, or of either sign
 
 
 def draw(kind: str, shape: tuple[int, ...], rng: Any) -> Any:
@@ -80,23 +83,39 @@ def draw(kind: str, shape: tuple[int, ...], rng: Any) -> Any:
 
 
 def draw_integers(
-    dtype: str, shape: tuple[int, ...], rng: Any, kind: str, facts: tuple[Facts, ...], bits: bool = False
+    dtype: str, shape: tuple[int, ...], rng: Any, kind: str, allowed: tuple[int, int, int] | None, bits: bool = False
 ) -> Any:
-    """Integers: small ones, or any of 8 bits, or any if the kernel shifts `bits`; if it reads indices from data, any
-    that its facts allow.
+    """Integers of a kind.
+
+    ``allowed``: the least and the largest element and what all are multiples of, if the kernel makes indices of them;
+    kinds reach the lower end, where they are often equal, the upper end, or all between. Others are small, negative,
+    or so large that half of the type's bits are not enough; any of 8 bits, and any if the kernel shifts ``bits``.
     """
     if dtype == "pred":
         return rng.integers(0, 2, shape)
     width, (low, high) = _core.dtype(dtype).bits, range_of(dtype)
     if width <= 8 and kind != "whole":
         return rng.integers(low, high + 1, shape)
-    if width >= 32 and facts:
-        step = math.lcm(*(f.multiple_of for f in facts))
-        least = -(-max(f.least for f in facts) // step)
-        most = max(min(f.most for f in facts) // step, least)
-        return rng.integers(least, min(most, least + 63) + 1, shape) * step
+    if width >= 32 and allowed is not None:
+        least, most, step = allowed
+        first, last = least // step, most // step
+        if kind in _LOW:
+            last = min(last, first + 63)
+        elif kind in _HIGH:
+            first = max(first, last - 63)
+        x = rng.integers(first, last + 1, shape)
+        if x.size > 1 and kind not in _LOW:
+            x.reshape(-1)[rng.integers(x.size)] = last
+        return x * step
     if bits and kind != "whole" and width <= 32:
         return rng.integers(low, high + 1, shape)
+    if kind in _HIGH:  # sums and products of some still fit
+        half = 2 ** (width // 2 - 1 if width < 64 else 35)
+        return rng.integers(max(low, -half), half + 1, shape)
+    if kind == "rising":
+        return rng.integers(0, min(high, 999) + 1, shape)
+    if kind in _NEGATIVE and low < 0:
+        return rng.integers(-9, 0, shape) if kind == "cold" else rng.integers(-8, 9, shape)
     return rng.integers(0, 9, shape)
 
 

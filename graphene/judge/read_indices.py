@@ -1,0 +1,124 @@
+"""Which integers of an argument become indices: the facts that its elements must keep, and how far they reach."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from graphene.judge.formats import is_float
+from graphene.judge.numbers import names_of, statements
+from graphene.judge.signature import Argument, Facts, Signature, evaluate
+from graphene.judge.trees import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Allowed", "of_tensors"]
+
+LEAST_REACH = 64  # elements whose extent is smaller, or not known, reach as far
+LARGEST = 2**20  # a bound of a fact beyond it is that of a type
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What the elements of an integer tensor may be.
+
+    ``places``: where they stand as indices: their name, the index's text, and the extent that it is an index into.
+    """
+
+    facts: tuple[Facts, ...]
+    places: tuple[tuple[str, str, Any], ...] = ()
+
+    def range(self, values: Mapping[str, int]) -> tuple[int, int, int]:
+        """The least and the largest element in a call of these sizes, and what the elements are multiples of."""
+        step = math.lcm(*(f.multiple_of for f in self.facts))
+        least = -(-max(f.least for f in self.facts) // step) * step
+        most = least + LEAST_REACH - 1
+        for name, text, extent in self.places:
+            with contextlib.suppress(NameError):  # the extent depends on data, too
+                most = max(most, _largest(name, text, evaluate(extent, values), values))
+        told = min(f.most for f in self.facts)
+        if not self.places and told < LARGEST:
+            most = told
+        return least, max(min(most, told) // step * step, least), step
+
+
+def _largest(name: str, text: str, extent: int, values: Mapping[str, int]) -> int:
+    """An element, at most the extent's last, with which the index is inside where all coordinates are zero."""
+    element = extent - 1
+    others = dict.fromkeys(names_of(text), 0)
+    while element > 0 and evaluate(plain(text), {**others, **values, name: element}) >= extent:
+        element //= 2
+    return element
+
+
+def of_tensors(signature: Signature, body: list[Any]) -> dict[str, Allowed]:
+    """By name, those integer arguments whose elements reach a ``gr.index``, also through registers and arithmetic.
+
+    What is compared does not reach the comparison's result: a condition says nothing about the elements.
+    """
+    every = list(statements(body))
+    base: dict[int, int] = {}
+    known: dict[int, set[str]] = {}
+    dtypes: dict[int, str] = {}
+    shapes: dict[int, list[Any]] = {}
+    names = {a.name for a in signature.arguments if isinstance(a, Argument) and not is_float(a.dtype)}
+    for a in signature.data["args"]:
+        if "type" in a:
+            dtypes[a["id"]] = a["type"]["dtype"]
+            shapes[a["id"]] = _modes(a["type"])
+            if a["name"] in names:
+                known[a["id"]] = {a["name"]}
+
+    def root(i: int) -> int:
+        while i in base:
+            i = base[i]
+        return i
+
+    for s in every:
+        if "id" in s and "type" in s:
+            dtypes[s["id"]], shapes[s["id"]] = s["type"]["dtype"], _modes(s["type"])
+        if s["stmt"] == "view":
+            base[s["id"]] = s["of"]
+    grown = True
+    while grown:  # loops: what is written later in the text may be read before
+        grown = False
+        for s in every:
+            if s["stmt"] != "spec" or "body" in s:
+                continue
+            outs = [root(i) for i in s.get("outs", ()) if dtypes.get(i) != "pred"]
+            given: set[str] = set()
+            for x in s.get("ins", ()):
+                if isinstance(x, dict) and isinstance(x.get("tensor"), int):
+                    given |= known.get(root(x["tensor"]), set())
+            for i in outs:
+                if not given <= known.setdefault(i, set()):
+                    known[i] |= given
+                    grown = True
+    facts: dict[str, list[Facts]] = {}
+    variables: dict[str, set[str]] = {}
+    for s in every:
+        if s["stmt"] == "index" and isinstance(s.get("from"), int):
+            for name in known.get(root(s["from"]), ()):
+                facts.setdefault(name, []).append(
+                    Facts(s.get("min", 0), s.get("max", 2**63 - 1), s.get("multiple_of", 1))
+                )
+                variables.setdefault(s["var"], set()).add(name)
+    places: dict[str, dict[tuple[str, str, Any], None]] = {}
+    for s in every:
+        if s["stmt"] == "view" and "index" in s:
+            for place, extent in zip(s["index"], shapes.get(s["of"], ()), strict=False):
+                for variable in names_of(place) & variables.keys() if isinstance(place, str) else ():
+                    for name in variables[variable]:
+                        places.setdefault(name, {})[variable, place, extent] = None
+    return {name: Allowed(tuple(dict.fromkeys(f)), tuple(places.get(name, ()))) for name, f in facts.items()}
+
+
+def _modes(kind: Any) -> list[Any]:
+    levels = kind["levels"]
+    if not levels:
+        return []
+    shape = levels[0]["shape"]
+    return shape if isinstance(shape, list) else [shape]

@@ -1,0 +1,121 @@
+"""check() draws integers that show mistakes: indices up to their ends, negative numbers, large ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graphene as gr
+
+
+def elementwise(means: Callable[[Any], Any], of: Callable[[Any], Any]) -> gr.Kernel:
+    """y = of(x) on i32, which promises means(x)."""
+    n = gr.sym("n")
+    with gr.Kernel("elementwise", means=lambda x, y: {"y": means(x)}) as kernel:
+        x, y = gr.input("x", [n], gr.i32), gr.output("y", [n], gr.i32)
+        (b,), (t,) = gr.blocks(gr.ceil_div(n, 32)).indices(), gr.threads(32).indices()
+        of_x = of(gr.load(x.tile([32])[b][t]))
+        gr.move(y.tile([32])[b][t], of_x)
+    return kernel
+
+
+def largest(first: int) -> gr.Kernel:
+    n = gr.sym("n", min=1)
+    with gr.Kernel("largest", means=lambda x, y: {"y": x.max(keepdims=True)}) as kernel:
+        x, y = gr.input("x", [n], gr.i32), gr.output("y", [1], gr.i32)
+        gr.blocks(1)
+        threads = gr.threads(32)
+        (t,) = threads.indices()
+        most = gr.let("most", first, gr.i32)
+        for i in gr.loop("i", gr.ceil_div(n, 32)):
+            with gr.if_(i * 32 + t < n):
+                most[...] = gr.max(most, gr.load(x[i * 32 + t]))
+        gr.allreduce("max", most, on=threads)
+        with gr.if_(t == 0):
+            gr.move(y[0], most)
+    return kernel
+
+
+def two_tables(clip: int) -> gr.Kernel:
+    """Elements of two tables: the indices into the longer one are drawn up to its end, whatever the other's length."""
+    n, tokens = gr.sym("n tokens")
+    with gr.Kernel(
+        "two",
+        means=lambda x, e, table, scale, y: {
+            "y": np.where(x < len(table), table[np.minimum(x, len(table) - 1)] * scale[e], y)
+        },
+    ) as kernel:
+        x, e = gr.input("x", [n], gr.i32), gr.input("e", [n], gr.i32)
+        table, scale = gr.input("table", [tokens], gr.fp32), gr.input("scale", [4], gr.fp32)
+        y = gr.inout("y", [n], gr.fp32)
+        (b,), (t,) = gr.blocks(gr.ceil_div(n, 32)).indices(), gr.threads(32).indices()
+        of_e = gr.load(e.tile([32])[b][t])
+        place = gr.index(gr.load(x.tile([32])[b][t]), min=0, max=2**31 - 1)
+        with gr.if_(place < tokens):
+            row = gr.load(table[gr.min(place, clip) if clip else place])
+            gr.move(y.tile([32])[b][t], row * gr.load(scale[gr.index(of_e, min=0, max=3)]))
+    return kernel
+
+
+def counts(bins: int, flushed: int) -> gr.Kernel:
+    n = gr.sym("n")
+    with gr.Kernel("counts", means=lambda x, y: {"y": y + np.bincount(x, minlength=bins)}) as kernel:
+        x, y = gr.input("x", [n], gr.i32), gr.inout("y", [bins], gr.i32)
+        gr.blocks(1)
+        (t,) = gr.threads(64).indices()
+        own = gr.alloc("own", [bins], gr.i32, gr.SH)
+        for i in gr.loop("i", gr.ceil_div(bins, 64)):
+            gr.move(own.tile([64])[i][t], 0)
+        gr.barrier()
+        for i in gr.loop("j", gr.ceil_div(n, 64)):
+            with gr.if_(i * 64 + t < n):
+                gr.atomic("add", own[gr.index(gr.load(x[i * 64 + t]), min=0, max=bins - 1)], 1, scope="cta")
+        gr.barrier()
+        for i in gr.loop("k", gr.ceil_div(flushed, 64)):
+            gr.atomic("add", y.tile([64])[i][t], gr.load(own.tile([64])[i][t]))
+    return kernel
+
+
+LEAST = -(2**31)
+
+
+def same(x: Any) -> Any:
+    return x
+
+
+KERNELS = {
+    "negative numbers": (lambda: elementwise(np.abs, gr.abs), lambda: elementwise(np.abs, same)),
+    "more than a byte": (lambda: elementwise(same, same), lambda: elementwise(lambda x: x & 255, same)),
+    "all negative": (lambda: largest(LEAST), lambda: largest(0)),
+    "an extent that is a size": (lambda: two_tables(0), lambda: two_tables(64)),
+    "bins": (lambda: counts(256, 256), lambda: counts(256, 192)),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_mistake_is_told_and_the_kernel_without_it_is_right(name: str) -> None:
+    right, wrong = KERNELS[name]
+    assert right().check().ok
+    assert not wrong().check().ok
+
+
+def test_a_condition_on_data_says_nothing_about_the_data() -> None:
+    """A branch on a register reads a condition as an index of at most 1; elements are not held to that."""
+
+    def of(factor: int) -> Callable[[Any], Any]:
+        def branch(r: Any) -> Any:
+            out = gr.let("out", r * 1, gr.i32)
+            with gr.if_(r > 1):
+                out[...] = r * factor
+            return out
+
+        return branch
+
+    def means(x: Any) -> Any:
+        return np.where(x > 1, x * 3, x)
+
+    assert elementwise(means, of(3)).check().ok
+    assert not elementwise(means, of(4)).check().ok
