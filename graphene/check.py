@@ -127,6 +127,8 @@ class CheckResult:
             said += ", every result is the number that is nearest"
         elif self.worst is not None:
             said += f", the largest error is {self.worst.error:.2f} of the bound, at {self.worst.element}"
+        else:
+            said += ", but no result was compared with a promise"
         if self.promises:
             said += "; 1 promise of a spec kept" if self.promises == 1 else f"; {self.promises} promises of specs kept"
         sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
@@ -451,8 +453,8 @@ def _result(
 
 
 def worst_of(outcome: Outcome) -> Worst | None:
-    """The largest error of all calls; None if no call ran."""
-    run = max(outcome.runs, key=lambda r: r.worst, default=None)
+    """The largest error of all calls; None if no result was compared."""
+    run = max((r for r in outcome.runs if r.compared), key=lambda r: r.worst, default=None)
     return Worst(run.worst, run.place, str(run.call)) if run is not None else None
 
 

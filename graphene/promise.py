@@ -28,8 +28,9 @@ class Arguments:
     ``prepare(args, rng)`` changes drawn arguments in place. `args` is a dict of float64 and int64 arrays (lists of them
     for ``gr.inputs``) and numbers by name. ``args.draw(shape)`` gives data of the call's kind, ``args.kind`` its name,
     and ``args.sizes`` the sizes. ``sizes(s)`` changes drawn sizes and integer parameters, a dict by name, in place, for
-    those that follow from others. ``values``: numbers to draw from, by the name of a symbol, a size or a scalar.
-    ``kinds``: the kinds of data that the promise covers, of ``graphene.judge.data.KINDS``; by default all.
+    those that follow from others. ``values``: numbers to draw from, by the name of a symbol, a size, a scalar or a
+    tensor of integers. ``kinds``: the kinds of data that the promise covers, of ``graphene.judge.data.KINDS``; by
+    default all.
     """
 
     prepare: Callable[[Any, Any], None] | None = None

@@ -148,7 +148,7 @@ class CallPlan:
         for n in sized:
             if n not in self.fixed and n not in self.wish.values:
                 self._as_long_as_windows(n, integers)
-        self.kinds = list(self.wish.kinds or KINDS)
+        self.kinds = _kinds_of(self.wish, kernel.name)
         if "body" in s.data:
             self._read = of_tensors(s, s.data["body"])
         else:  # of a sequence of kernels, whose tensors have other names than theirs
@@ -386,8 +386,22 @@ class CallPlan:
                 t.put(np.moveaxis(draw(kind, (*shape[:at], *shape[at + 1 :], shape[at]), rng), -1, at))
         elif is_float(a.dtype):
             t.put(np.full(shape, math.nan))
+        elif a.role != "output" and a.name in self.wish.values:
+            t.put(rng.choice(np.asarray(self.wish.values[a.name], np.int64), shape))
         elif a.role != "output":
             t.put(draw_integers(a.dtype, shape, rng, kind, allowed, self._shifts))
+
+
+def _kinds_of(wish: Arguments, kernel: str) -> list[str]:
+    """The kinds of data that a promise covers. Raises VerifyError KERNEL_ARGUMENT for one that there is not."""
+    kinds = list(KINDS if wish.kinds is None else wish.kinds)
+    if wrong := [k for k in kinds if k not in KINDS]:
+        _core.fail("KERNEL_ARGUMENT", f"{kernel}: no kind of data is called {wrong[0]!r}",
+                   ["known: " + ", ".join(KINDS)], "pass some of them as gr.Arguments(kinds=...)")  # fmt: skip
+    if not kinds:
+        _core.fail("KERNEL_ARGUMENT", f"{kernel}: its promise covers no kind of data",
+                   ["known: " + ", ".join(KINDS)], "leave kinds= out for all of them")  # fmt: skip
+    return kinds
 
 
 def of_arguments(kernel: Recorded, program: Any, args: tuple[Any, ...]) -> tuple[Made, Call]:

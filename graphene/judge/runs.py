@@ -47,7 +47,8 @@ class JudgedCall:
     broken: list[Broken] = field(default_factory=list)
     worst: float = 0.0
     place: str = ""
-    judged: bool = False  # some result was compared with what the kernel promises
+    judged: bool = False  # what the kernel promises was looked at
+    compared: bool = False  # and it promises some result
     reached: frozenset[int] = frozenset()  # of the kernel's text, as the simulator numbers it
     launch: int | None = None  # of a sequence: the kernel that is wrong
 
@@ -191,6 +192,7 @@ class Runner:
             wanted = expect(self.kernel, made.values)
             self.outcome.stated |= wanted.stated
             run.broken, run.worst, run.place = judge_outputs(self.kernel, wanted, made.values, made.results(), only)
+            run.compared = bool(wanted.values)
             run.judged = only is None or promise.read is not None or any(m.any() for m in only.values())
         for a in self.plan.signature.outputs:
             laid = made.laid.get(a.name)

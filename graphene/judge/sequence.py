@@ -404,7 +404,9 @@ class SequenceRunner(Runner):
             if kernel.promise is None:
                 continue
             results = {a.name: decode(views[a.name], a.dtype) for a in signature.outputs}
-            run.broken, worst, place = judge_outputs(kernel, expect(kernel, before), before, results)
+            wanted = expect(kernel, before)
+            run.compared |= bool(wanted.values)
+            run.broken, worst, place = judge_outputs(kernel, wanted, before, results)
             if worst > run.worst:
                 run.worst, run.place = worst, f"{kernel.name}'s {place}"
             if run.broken:
@@ -413,6 +415,7 @@ class SequenceRunner(Runner):
         self.outcome.count_missed(missed)
         if together.whole:
             wanted = expect(together, made.values, partial=True)  # type: ignore[arg-type]
+            run.compared |= bool(wanted.values)
             run.broken, worst, place = judge_outputs(together, wanted, made.values, made.results())  # type: ignore[arg-type]
             if worst > run.worst:
                 run.worst, run.place = worst, place

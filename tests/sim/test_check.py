@@ -40,6 +40,44 @@ def test_a_fault_is_reported_at_its_level(fault: str, seed: int) -> None:
     assert result.errors[0].where == f"promises.py:{line_of(FAULTS[fault])}", str(result)
 
 
+def copied(means: Any = None, arguments: Any = None) -> gr.Kernel:
+    with gr.Kernel("copied", means=means, arguments=arguments) as kernel:
+        x, y = gr.input("x", [32], gr.i32), gr.output("y", [32], gr.i32)
+        gr.blocks(1)
+        (t,) = gr.threads(32).indices()
+        gr.move(y[t], gr.load(x[t]))
+    return kernel
+
+
+@pytest.mark.parametrize("means", [None, lambda x: {"y": None}], ids=["no promise", "a promise of nothing"])
+def test_it_is_said_where_no_result_was_compared(means: Any) -> None:
+    result = copied(means).check()
+    assert result.ok
+    assert result.worst is None
+    assert ", but no result was compared with a promise" in str(result)
+    assert "compared" not in str(copied(lambda x: {"y": x}).check())
+
+
+def test_integers_are_drawn_from_given_values() -> None:
+    """A promise about these values alone is kept."""
+    few = gr.Arguments(values={"x": (3, 5)})
+    assert copied(lambda x: {"y": np.where((x == 3) | (x == 5), x, -1)}, few).check().ok
+    assert not copied(lambda x: {"y": np.where((x == 3) | (x == 5), x, -1)}).check().ok
+
+
+def test_kinds_of_data_that_there_are_not() -> None:
+    with pytest.raises(gr.errors.GrapheneError) as e:
+        copied(lambda x: {"y": x}, gr.Arguments(kinds=("Large",))).check()
+    assert str(e.value).splitlines() == [
+        "copied: no kind of data is called 'Large'   [KERNEL_ARGUMENT]",
+        "  known: normal, positive, rising, falling, constant, whole, tiny, large, spike, cold, peak, pit, uneven,"
+        " infinite, undefined",
+        "  fix: pass some of them as gr.Arguments(kinds=...)",
+    ]
+    with pytest.raises(gr.errors.GrapheneError, match="its promise covers no kind of data"):
+        copied(lambda x: {"y": x}, gr.Arguments(kinds=())).check()
+
+
 def test_hazards_come_first() -> None:
     kernel, _ = race_across_warps(False)
     result = kernel.check()
