@@ -9,7 +9,7 @@ from typing import Any
 from graphene import _core, dtypes
 from graphene.kernels.arguments import MOST_BLOCKS_YZ
 from graphene.kernels.gemm.grouped import GroupedConfig, grouped_kernel
-from graphene.ops.core.checks import check_devices, check_dtypes, same_shape, shape_text
+from graphene.ops.core.checks import check_devices, check_dtypes, readable, same_shape, shape_text
 from graphene.ops.core.context import lower
 from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, public
 from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, target_device
@@ -40,6 +40,12 @@ def results(a: Tensor, b: Tensor, offsets: Tensor) -> list[tuple[Any, Any]]:
         fail("OP_SHAPE", f"{n}: argument 'offsets' has the wrong shape",
              [f"want: [{'E, 1 or more' if groups is None else groups}], the end of each group",
               f"got:  {shape_text(offsets.shape)}"], "pass torch.cumsum of the groups' sizes")  # fmt: skip
+    if readable(offsets):
+        ends, most = offsets.tolist(), a.shape[0 if groups is not None else 1]
+        if any(i > j for i, j in itertools.pairwise([0, *ends, most])):
+            fail("OP_ARGUMENT", f"{n}: argument 'offsets' does not say where groups end",
+                 [f"want: places from 0 to {most} that do not decrease", f"got:  {ends}"],
+                 "pass torch.cumsum of the groups' sizes")  # fmt: skip
     return [([a.shape[0], b.shape[2]] if groups is not None else [offsets.shape[0], a.shape[0], b.shape[1]], a.dtype)]
 
 
@@ -160,6 +166,6 @@ def grouped_matmul(a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
     or columns, and for groups along k an a whose columns are contiguous, as that of a transposed matrix. PyTorch's
     operators compute other calls, and read the offsets. Gradients are products of groups, too.
 
-    Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE.
+    Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE; OP_ARGUMENT for offsets on a CPU that leave a or decrease.
     """
     return (GROUPED.dispatched if is_compiling() else GROUPED.core)(a, b, offsets)

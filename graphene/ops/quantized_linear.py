@@ -7,7 +7,7 @@ from typing import Any
 
 from graphene import _core, dtypes
 from graphene.kernels.gemm.weights import CHUNK, PACKED_ROWS, WeightsConfig, weights_kernel
-from graphene.ops.core.checks import check_devices, check_dtypes, same_shape, shape_text
+from graphene.ops.core.checks import check_devices, check_dtypes, readable, same_shape, shape_text
 from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, public
 from graphene.ops.core.kernels import DTYPES, target_device
 from graphene.ops.core.torch import Tensor, fail, torch
@@ -42,6 +42,9 @@ def results(
             fail("OP_DTYPE", f"{n}: argument 'zero' has a dtype that it does not take",
                  ["want: torch.uint8", f"got:  {zero.dtype}"],
                  "convert it: zero.to(torch.uint8)")  # fmt: skip
+        if readable(zero) and zero.numel() and int(zero.max()) > 127:
+            fail("OP_ARGUMENT", f"{n}: argument 'zero' has numbers of more than seven bits",
+                 ["want: 0 to 127", f"got:  {int(zero.max())}"], "pass the weights that stand for zero")  # fmt: skip
         if not same_shape(zero.shape, scale.shape):
             wrong("zero", f"{shape_text(scale.shape)}, as 'scale'", shape_text(zero.shape), "pass one a scale")
         if weight.shape[2] != 128:

@@ -97,6 +97,20 @@ def test_errors() -> None:
         assert text in str(e.value)
 
 
+@pytest.mark.parametrize("offsets", [(2, 9), (4, 2), (-2, 4)], ids=str)
+@pytest.mark.parametrize("large", [1, 64])
+def test_offsets_that_leave_the_rows_or_decrease(offsets: tuple[int, ...], large: int) -> None:
+    a, b = torch.randn(4 * large, 8 * large).half(), torch.randn(2, 8 * large, 8).half()
+    with pytest.raises(gr.GrapheneError) as e:
+        ops.grouped_matmul(a, b, ends(*(large * x for x in offsets)))
+    assert str(e.value).splitlines() == [
+        "grouped_matmul: argument 'offsets' does not say where groups end   [OP_ARGUMENT]",
+        f"  want: places from 0 to {4 * large} that do not decrease",
+        f"  got:  {[large * x for x in offsets]}",
+        "  fix: pass torch.cumsum of the groups' sizes",
+    ]
+
+
 def test_wgmma_is_chosen_where_it_fits_once_it_has_been_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     hopper = of_arch("sm_90a")
     assert select_grouped(65536, 2048, 64, device=hopper).kernel == "gemm_sm80"

@@ -141,6 +141,18 @@ def test_errors() -> None:
         assert text in str(e.value)
 
 
+def test_zero_points_of_more_than_seven_bits() -> None:
+    weight, scale, _, _ = layer(16, 64, 64, HALF, False, False)
+    with pytest.raises(gr.GrapheneError) as e:
+        ops.quantized_linear(torch.randn(1, 64).half(), weight, scale, torch.full(scale.shape, 200, dtype=torch.uint8))
+    assert str(e.value).splitlines() == [
+        "quantized_linear: argument 'zero' has numbers of more than seven bits   [OP_ARGUMENT]",
+        "  want: 0 to 127",
+        "  got:  200",
+        "  fix: pass the weights that stand for zero",
+    ]
+
+
 def test_configurations() -> None:
     for options, text in (
         ({"bits": 8, "zeros": True}, "only integers have zero points"),

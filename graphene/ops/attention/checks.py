@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, shape_text
+from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, readable, shape_text
 from graphene.ops.core.torch import Tensor, fail, torch
 
 
@@ -20,15 +20,9 @@ def _argument(name: str, message: str, details: list[str], fix: str) -> NoReturn
 
 
 def sequences(name: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, most_q: int, most_k: int) -> None:
-    """Raises OP_ARGUMENT unless packed sequences lie inside of their tensors. Only CPU tensors are looked at.
-
-    On a GPU the check would have to wait for the device.
-    """
+    """Raises OP_ARGUMENT unless packed sequences lie inside of their tensors. Only CPU tensors are looked at."""
     parts = (("q", cu_q, q.shape[0], most_q), ("k", cu_k, k.shape[0], most_k))
-    if (
-        any(type(t) is not torch.Tensor or not t.is_cpu for t in (cu_q, cu_k))
-        or torch._C._are_functorch_transforms_active()
-    ):
+    if not readable(cu_q, cu_k):
         return
     for what, cu, total, most in parts:
         places = cu.tolist()
@@ -131,14 +125,8 @@ def results(name: str, args: Sequence[Any], lse: bool, training: bool) -> list[t
 
 
 def tables(name: str, k: Tensor, table: Tensor, lengths: Tensor) -> None:
-    """Raises OP_ARGUMENT unless the pages of all keys are there. Only CPU tensors are looked at.
-
-    On a GPU the check would have to wait for the device.
-    """
-    if (
-        any(type(t) is not torch.Tensor or not t.is_cpu for t in (table, lengths))
-        or torch._C._are_functorch_transforms_active()
-    ):
+    """Raises OP_ARGUMENT unless the pages of all keys are there. Only CPU tensors are looked at."""
+    if not readable(table, lengths):
         return
     (pages, page), most = k.shape[:2], table.shape[1] * k.shape[1]
     of_sequences = lengths.tolist()

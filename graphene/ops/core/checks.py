@@ -22,6 +22,12 @@ def same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:
     return len(a) == len(b) and all(x == y for x, y in zip(a, b, strict=True))
 
 
+def readable(*tensors: Any) -> bool:
+    """Whether numbers in these tensors may be looked at: on a GPU that would wait for the device."""
+    plain = all(type(t) is torch.Tensor and t.is_cpu for t in tensors)
+    return plain and not torch._C._are_functorch_transforms_active()
+
+
 def check_devices(name: str, tensors: dict[str, Any]) -> None:
     """Raises OP_DEVICE unless all tensors that are given are on one device."""
     given = {n: t for n, t in tensors.items() if t is not None}
