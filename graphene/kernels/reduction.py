@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +109,8 @@ def reduction_kernel(config: ReductionConfig) -> gr.Kernel:
 def _over(c: ReductionConfig, x: Any) -> Any:
     """The operation on arrays, or on parts of it: a NaN makes the result NaN; sums of i32 wrap."""
     if c.op != "add":
-        return getattr(x, c.op)(c.axis, initial=c.start)
+        ends = (-(2**31), 2**31 - 1) if c.inside == gr.i32 else (-math.inf, math.inf)
+        return getattr(x, c.op)(c.axis, initial=ends[0 if c.op == "max" else 1])  # not what the kernel begins with
     y = x.sum(c.axis)
     return (y + 2**31) % 2**32 - 2**31 if c.inside == gr.i32 else y
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import graphene as gr
+from graphene.kernels import ReductionConfig, reduction, reduction_kernel
 
 
 def elementwise(means: Callable[[Any], Any], of: Callable[[Any], Any]) -> gr.Kernel:
@@ -119,3 +120,10 @@ def test_a_condition_on_data_says_nothing_about_the_data() -> None:
 
     assert elementwise(means, of(3)).check().ok
     assert not elementwise(means, of(4)).check().ok
+
+
+def test_a_meaning_does_not_begin_with_what_the_kernel_begins_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = ReductionConfig(op="max", dtype=gr.i32, vector=4)
+    assert reduction_kernel(config).check().ok
+    monkeypatch.setitem(reduction._START_I32, "max", 0)
+    assert not reduction_kernel(config).check().ok
