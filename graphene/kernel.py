@@ -292,7 +292,8 @@ class Kernel(_core.Launcher):
         written in place. ``block``, ``thread``: of which block and thread alone, by their linear numbers; None means
         all. ``limit``: how many values are kept. The result is a sequence of ``Wrote`` that prints as a table; where a
         hazard ended the run, ``.error`` is it. Of what copies wrote it says what their issuer's thread was. Raises
-        ValueError for a name that the kernel does not have, and what ``simulate`` raises before the run begins.
+        SimulationError SIM_ARGUMENT for a name, block or thread that the kernel does not have, and what ``simulate``
+        raises before the run begins.
         """
         return _watched.watch(self, name, args, named, block, thread, limit, arch, seed)
 

@@ -121,11 +121,14 @@ class Steps(_Run):
         return self._text(rows, len(self._steps) - _SHOWN)
 
 
-def _number(name: str, value: object) -> int:
+def _number(kernel: Recorded, name: str, value: object, many: object) -> int:
+    """A block or thread as the core takes it. `many`: how many there are, where the kernel alone says it."""
     if value is None:
         return -1
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-        raise ValueError(f"{name} must be a number, 0 or more, or None for all, got {value!r}")
+    last = many - 1 if isinstance(many, int) else 2**31 - 1
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= last:
+        _core.fail("SIM_ARGUMENT", f"{kernel.name} has no {name} {value!r}", [f"want: 0 to {last}, or None for all"],
+                   f"leave {name}= out, or name one of these")  # fmt: skip
     return value
 
 
@@ -136,7 +139,9 @@ def _run(
     check_seed(seed)
     if isinstance(limit, bool) or not isinstance(limit, int) or not 0 < limit < 2**31:
         raise ValueError(f"limit must be a number, more than 0, got {limit!r}")
-    block, thread = _number("block", place[0]), _number("thread", place[1])
+    ir = kernel.ir
+    block = _number(kernel, "block", place[0], ir.grid and ir.grid.size)
+    thread = _number(kernel, "thread", place[1], ir.block and ir.block.size)
     wrote: list[Wrote] = []
     try:
         left = _core.watch(kernel.lowered(arch), args, named, seed, name, block, thread, limit, wrote)
@@ -154,7 +159,8 @@ def watch(
     known = sorted({t.name for t in kernel.ir.args} | set(made))
     if name not in known:
         near = difflib.get_close_matches(str(name), known, 3) or known[:8]
-        raise ValueError(f"no register and no tensor of {kernel.name} is called {name!r}; there are {', '.join(near)}")
+        _core.fail("SIM_ARGUMENT", f"no register and no tensor of {kernel.name} is called {name!r}",
+                   [f"there are: {', '.join(near)}"], "name one of these")  # fmt: skip
     return Watched(*_run(kernel, args, named, name, (block, thread), limit, arch, seed))
 
 

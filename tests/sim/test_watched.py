@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -94,12 +96,39 @@ def test_atomics_and_fragments_are_watched() -> None:
     assert found.values == [64] * 32  # of one instruction, when it is done
 
 
-@pytest.mark.parametrize("given", [{"block": -1}, {"thread": True}, {"limit": 0}])
-def test_what_they_refuse(given: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=next(iter(given))):
-        summed().watch("own", X, np.zeros_like(X), **given)  # type: ignore[arg-type]
+def test_a_limit_of_nothing() -> None:
+    with pytest.raises(ValueError, match="limit"):
+        summed().watch("own", X, np.zeros_like(X), limit=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "last"),
+    [({"block": -1}, 1), ({"thread": True}, 63), ({"thread": 64}, 63), ({"block": 2}, 1), ({"block": "0"}, 1)],
+)
+def test_a_block_or_thread_that_is_not_there(given: dict[str, Any], last: int) -> None:
+    ((name, value),) = given.items()
+    for ask in (summed().steps, lambda *args, **named: summed().watch("own", *args, **named)):
+        with pytest.raises(gr.SimulationError) as e:
+            ask(X, np.zeros_like(X), **given)
+        assert str(e.value) == (
+            f"summed has no {name} {value!r}   [SIM_ARGUMENT]\n  want: 0 to {last}, or None for all\n"
+            f"  fix: leave {name}= out, or name one of these"
+        )
+
+
+def test_a_block_of_a_grid_of_symbols() -> None:
+    n = gr.sym("N", min=1)
+    with gr.Kernel("counted") as kernel:
+        y = gr.output("y", [n], gr.i32)
+        (b,), _ = gr.blocks(n).indices(), gr.threads(1)
+        y[b] = gr.let("r", b, gr.i32)
+    assert kernel.watch("r", np.zeros(3, np.int32), block=2).values == [2]
 
 
 def test_an_unknown_name() -> None:
-    with pytest.raises(ValueError, match="'oun'; there are own"):
+    with pytest.raises(gr.SimulationError) as e:
         summed().watch("oun", X, np.zeros_like(X))
+    assert str(e.value) == (
+        "no register and no tensor of summed is called 'oun'   [SIM_ARGUMENT]\n  there are: own\n"
+        "  fix: name one of these"
+    )
