@@ -15,7 +15,7 @@ from graphene.declare import alloc
 from graphene.dtypes import RF, SH, DType, i32, pred, u32
 from graphene.expressions import where
 from graphene.registers import let
-from graphene.specs import _record, binary, move, shfl
+from graphene.specs import _record, binary, check_group, move, shfl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,11 +103,8 @@ class Group:
     def __init__(self, on: ThreadTensor, call: str) -> None:
         if not isinstance(on, ThreadTensor):
             raise TypeError(f"{call} needs the threads that take part: on=, got {on!r}")
-        n = on.size if len(on.levels) == 1 and on.unit == "thread" else 0
-        if not isinstance(n, int) or n < 1 or (n & (n - 1) if n < LANES else n % LANES):
-            _core.fail("SPEC_GROUP", f"gr.{call} takes whole warps, or a part of one of 1, 2, 4, 8 or 16 threads",
-                       [f"got: {on}"], "pass threads before they are tiled, or one tile of them")  # fmt: skip
-        self.threads = n
+        check_group(call, on)
+        self.threads = int(on.size)
         if self.threads > LANES:
             warps = on.reshape(0, _core.Layout(self.threads)).tile(LANES)
             self.warp, self.lane = warps.indices()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphene import _core
 from graphene._core import Tensor
+from graphene._refused import refuse
 from graphene.atoms import name_of_atom
 from graphene.dtypes import RF
 from graphene.expressions import Expression
@@ -300,6 +301,9 @@ def index(x: Tensor | Expression, min: int, max: int, multiple_of: int = 1) -> A
     them (SimulationError SIM_FACT).
     Packed sequences use it with ``T.window(start, size)``. Raises LayoutError TENSOR_TYPE, SYM_FACTS.
     """
+    if not isinstance(x, (Tensor, Expression)):
+        refuse("TENSOR_TYPE", "gr.index reads one element of an integer tensor, or an expression on registers",
+               [f"got: {type(x).__name__}"], "pass what it is to read: gr.index(rows[t], min=0, max=63)")  # fmt: skip
     read = let(_core.unique_name("read"), x) if isinstance(x, Expression) else x
     return _core.record_index(read, min, max, multiple_of)
 

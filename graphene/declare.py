@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from graphene import _core
+from graphene import _core, dtypes
 from graphene._core import Layout, Swizzle, Tensor, ThreadTensor
+from graphene._refused import refuse
 from graphene.dtypes import GL, DType, Memory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from graphene._core import IntLike, LayoutLike
 
@@ -46,6 +48,30 @@ def _is_absent(name: str, optional: bool) -> bool:
     return name in declared.absent
 
 
+def _type_of(other: Any) -> str:
+    """How Graphene calls the type of elements that a text, NumPy or PyTorch means, or an example."""
+    text = other if isinstance(other, str) else other.__name__ if isinstance(other, type) else ""
+    if type(other).__module__.split(".")[0] in ("numpy", "torch"):
+        text = str(other).removeprefix("torch.")
+    known = (t for t in vars(dtypes).values() if isinstance(t, DType) and t.bits >= 8)
+    return next((f"write gr.{t.name}" for t in known if text in (t.name, t.array_name)), "write gr.fp32, for example")
+
+
+def _declared(declare: Callable[..., Any], name: Any, layout: Any, dtype: Any, *rest: Any) -> Any:
+    """What a call of the core declares. A layout or type that is none raises LayoutError TENSOR_TYPE."""
+    try:
+        return declare(name, layout, dtype, *rest)
+    except TypeError as error:
+        if not isinstance(name, str):
+            raise
+        if not isinstance(dtype, DType):
+            refuse("TENSOR_TYPE", f"{name} is declared with something else than a type", [str(error)], _type_of(dtype))
+        if "want an int or an IntExpr" not in str(error):  # of another argument
+            raise
+        refuse("TENSOR_TYPE", f"{name} is declared with something else than a layout", [str(error)],
+               "write its sizes, such as [64]; those of arguments may be symbols")  # fmt: skip
+
+
 @overload
 def input(
     name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None = None, optional: Literal[False] = False
@@ -65,7 +91,7 @@ def input(
     """
     if _is_absent(name, optional):
         return None
-    return _core.record_arg("input", name, layout, dtype, align_bytes, 0)
+    return _declared(partial(_core.record_arg, "input"), name, layout, dtype, align_bytes, 0)
 
 
 @overload
@@ -82,7 +108,7 @@ def output(
     """An argument that the kernel writes whole and never reads, which the simulator checks. The rest is as in input."""
     if _is_absent(name, optional):
         return None
-    return _core.record_arg("output", name, layout, dtype, align_bytes, 0)
+    return _declared(partial(_core.record_arg, "output"), name, layout, dtype, align_bytes, 0)
 
 
 @overload
@@ -99,7 +125,7 @@ def inout(
     """An argument that the kernel reads and writes in place. The rest is as in input."""
     if _is_absent(name, optional):
         return None
-    return _core.record_arg("inout", name, layout, dtype, align_bytes, 0)
+    return _declared(partial(_core.record_arg, "inout"), name, layout, dtype, align_bytes, 0)
 
 
 def inputs(name: str, n: int, layout: LayoutLike, dtype: DType, align_bytes: int | None = None) -> Tensor:
@@ -112,7 +138,7 @@ def inputs(name: str, n: int, layout: LayoutLike, dtype: DType, align_bytes: int
         raise TypeError(f"inputs needs an integer number of tensors, got n={n!r}")
     if n < 1:
         raise ValueError(f"inputs needs at least one tensor, got n={n}")
-    return _core.record_arg("input", name, layout, dtype, align_bytes, n)
+    return _declared(partial(_core.record_arg, "input"), name, layout, dtype, align_bytes, n)
 
 
 def param(name: str, dtype: DType, optional: bool = False) -> Any:
@@ -122,7 +148,7 @@ def param(name: str, dtype: DType, optional: bool = False) -> Any:
     """
     if _is_absent(name, optional):
         return None
-    return _core.record_param(name, dtype)
+    return _declared(lambda n, _, t: _core.record_param(n, t), name, None, dtype)
 
 
 def tensor(name: str, layout: LayoutLike, dtype: DType, memory: Memory = GL) -> Tensor:
@@ -130,7 +156,7 @@ def tensor(name: str, layout: LayoutLike, dtype: DType, memory: Memory = GL) -> 
 
     It cannot be an operand of a kernel's specs. Paper section 3.
     """
-    return _core.tensor(name, layout, dtype, memory)
+    return _declared(_core.tensor, name, layout, dtype, memory)
 
 
 def alloc(
@@ -154,7 +180,7 @@ def alloc(
     Raises LayoutError TENSOR_TYPE, TENSOR_SIZE; VerifyError KERNEL_NAME, and LOWER_OVER when the kernel is lowered. The
     paper's Allocate.
     """
-    return _core.record_alloc(name, layout, dtype, memory, stages, swizzle, over, align_bytes, at)
+    return _declared(_core.record_alloc, name, layout, dtype, memory, stages, swizzle, over, align_bytes, at)
 
 
 def fragment(

@@ -32,6 +32,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from graphene import _core
 from graphene import sym as _sym
 from graphene._core import IntExpr, Tensor
+from graphene._refused import refuse
+from graphene.dtypes import RF
 from graphene.promise import is_array as _is_array
 
 if TYPE_CHECKING:
@@ -90,11 +92,11 @@ class Expression:
         self._kind, self._op, self._args, self._to, self._attrs = kind, op, args, to, attrs or {}
 
     def __bool__(self) -> bool:
-        _core.fail(
+        refuse(
             "SYM_RUNTIME_BOOL",
             "an expression on registers has no truth value in Python",
             [f"got: {self!r}"],
-            "use gr.where to choose elements, or gr.if_ on integers",
+            "use gr.where to choose elements, or `with gr.if_(...):` to branch",
         )
 
     def __repr__(self) -> str:
@@ -506,6 +508,12 @@ def logical_not(x: Any) -> Any:
     return _unary("not", x)
 
 
+def _in_memory(x: Tensor) -> NoReturn:
+    one = f"gr.load({x.name or 'x'}[...])"
+    fix = f"take an element, {one}, or move a tile to registers: gr.move" if x.levels else f"load it first: {one}"
+    refuse("POINTWISE_TYPE", "pointwise expressions work on registers", [f"got: {x} of {x.name}"], fix)
+
+
 def _nodes(value: Any) -> list[tuple[Any, ...]]:
     """The nodes of the tree, operands first. An object that stands in several places is one node."""
     nodes: list[tuple[Any, ...]] = []
@@ -516,6 +524,8 @@ def _nodes(value: Any) -> list[tuple[Any, ...]]:
         if known is not None and not isinstance(x, (int, float)):
             return known
         if isinstance(x, Tensor):
+            if x.memory != RF:
+                _in_memory(x)
             node: tuple[Any, ...] = ("tensor", x)
         elif isinstance(x, Expression):
             args = [add(a) for a in x._args]
@@ -541,11 +551,12 @@ def _whole(key: Any) -> bool:
 
 def _bool(self: Tensor) -> bool:
     """Raises LayoutError SYM_RUNTIME_BOOL, because a tensor's values are known only when the kernel runs."""
-    _core.fail(
+    refuse(
         "SYM_RUNTIME_BOOL",
         "a tensor has no truth value in Python",
         [f"got: {self}"],
-        "use gr.where to choose elements, gr.if_ on integers, or `is None` to ask whether there is a tensor",
+        "use gr.where to choose elements, `with gr.if_(x != 0):` to branch, or `is None` to ask whether there is a "
+        "tensor",
     )
 
 

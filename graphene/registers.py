@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphene import _core
 from graphene._core import IntExpr, Tensor
+from graphene._refused import refuse
 from graphene.declare import alloc
 from graphene.dtypes import RF, DType, u32
 from graphene.expressions import Expression, _nodes, _whole, plain, where
@@ -158,4 +159,27 @@ def _assign(self: Tensor, key: Any, value: Any) -> None:
         move(place, value)
 
 
+_view = Tensor.__getitem__
+
+
+def _item(self: Tensor, key: Any) -> Tensor:
+    """``t[i]``. Raises LayoutError TENSOR_INDEX where an index is a value of data, or no integer."""
+    try:
+        return _view(self, key)
+    except TypeError as error:
+        for k in key if isinstance(key, tuple) else (key,):
+            if isinstance(k, Tensor):
+                what = f"gr.index({k.name or 'r'}{'[...]' if k.levels or k.memory != RF else ''}, min=0, max=...)"
+                refuse("TENSOR_INDEX", "a value of data is no index", [f"got: {k} of {k.name}", f"of: {self}"],
+                       f"read it into an integer: {what}")  # fmt: skip
+            if isinstance(k, Expression):
+                refuse("TENSOR_INDEX", "a value of data is no index", [f"got: {k!r}", f"of: {self}"],
+                       "read it into an integer: gr.index(..., min=0, max=...)")  # fmt: skip
+        if "want an int or an IntExpr" not in str(error):
+            raise
+        refuse("TENSOR_INDEX", "an index is an integer, a symbolic one or a slice", [str(error), f"of: {self}"],
+               "index by a number, a coordinate or gr.index(...)")  # fmt: skip
+
+
+setattr(Tensor, "__getitem__", _item)  # noqa: B010
 setattr(Tensor, "__setitem__", _assign)  # noqa: B010  (the stub declares it)

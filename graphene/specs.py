@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from graphene import _core
 from graphene._core import Atom, IntExpr, Layout, SpecHandle, Tensor, ThreadTensor
+from graphene._refused import refuse
 from graphene.atoms import AtomFamily
 from graphene.barriers import Mbarrier
 from graphene.declare import alloc
@@ -162,6 +163,19 @@ def reduce(
     return _record("Reduction", out, (x,), on, atom, op=op, axis=axis, accumulate=accumulate, **attrs)
 
 
+def check_group(call: str, on: ThreadTensor) -> None:
+    """Raises VerifyError SPEC_GROUP unless threads that are not tiled can exchange registers, all with all."""
+    n = on.size if len(on.levels) == 1 and on.unit == "thread" else 0
+    if not isinstance(n, int) or n < 1 or (n & (n - 1) if n < 32 else n % 32):
+        refuse("SPEC_GROUP", f"gr.{call} takes whole warps, or a part of one of 1, 2, 4, 8 or 16 threads",
+               [f"got: {on}"], "pass threads before they are tiled, or one tile of them")  # fmt: skip
+    # Tiles begin where the executing thread says, and parts are subsets: what is left is the block.
+    if 1 < n < 32 and isinstance(on.offset, int) and not on.subset:
+        refuse("SPEC_GROUP", f"gr.{call} exchanges registers in whole warps, and the block has {n} threads",
+               [f"got: {on}"], "declare whole warps, gr.threads(32): the threads that are left over hold what changes "
+               "nothing")  # fmt: skip
+
+
 def allreduce(op: str, x: Tensor, on: ThreadTensor) -> None:
     """``x = op over every thread's x`` in the group `on`; all threads get the result.
 
@@ -170,8 +184,10 @@ def allreduce(op: str, x: Tensor, on: ThreadTensor) -> None:
     x: private registers, each of which is reduced by itself. A warp or a power-of-two part of it exchanges registers
     (PTX shfl.sync.bfly). Several warps meet in shared memory, with a barrier before and after the reading. A tiled
     group is tiled by 32, or has no more threads than one tile. Raises LayoutError REDUCE_FRAGMENT, VerifyError
-    VERIFY_OPERATION.
+    VERIFY_OPERATION, SPEC_GROUP.
     """
+    if isinstance(on, ThreadTensor) and len(on.levels) == 1 and on.unit == "thread":
+        check_group("allreduce", on)
     _core.record_allreduce(op, x, on)
 
 

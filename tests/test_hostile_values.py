@@ -228,7 +228,6 @@ def _in_kernel(body: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        (lambda r, x, on: gr.let("v", 1.0, gr.fp32, 1.5), "want an int or an IntExpr, got float"),
         (lambda r, x, on: gr.load(x, dtype=np.zeros(4)), "a dtype must be"),
         (lambda r, x, on: gr.load(x, name=np.zeros(4)), "names must be a string"),
         (lambda r, x, on: gr.atomic("add", x, 1, fetch=np.zeros(4)), "fetch must be True or False"),

@@ -232,20 +232,20 @@ def test_what_python_must_not_do_with_an_expression():
         acc = accumulators("acc", [16, 8], gr.fp32, gr.threads(32))
         with pytest.raises(gr.LayoutError) as e:
             bool(acc > 0)
-        assert str(e.value) == (
+        assert str(e.value).split(": ", 1)[1] == (
             "an expression on registers has no truth value in Python   [SYM_RUNTIME_BOOL]\n  got: gt(acc, 0)\n"
-            "  fix: use gr.where to choose elements, or gr.if_ on integers"
+            "  fix: use gr.where to choose elements, or `with gr.if_(...):` to branch"
         )
         with pytest.raises(gr.LayoutError, match="an expression on registers has no truth value"):
             assert acc == acc
         for question in (lambda: bool(acc), lambda: not acc, lambda: acc and 1):
             with pytest.raises(gr.LayoutError) as e:
                 question()
-            assert str(e.value) == (
+            assert str(e.value).split(": ", 1)[1] == (
                 "a tensor has no truth value in Python   [SYM_RUNTIME_BOOL]\n"
                 f"  got: {acc}\n"
-                "  fix: use gr.where to choose elements, gr.if_ on integers, or `is None` to ask whether there is a "
-                "tensor"
+                "  fix: use gr.where to choose elements, `with gr.if_(x != 0):` to branch, or `is None` to ask whether "
+                "there is a tensor"
             )
         with pytest.raises(TypeError, match="an operand must be registers"):
             acc + "1"  # type: ignore[operator]

@@ -464,7 +464,7 @@ def test_deep_nesting():
 
 
 def test_python_types():
-    with pytest.raises(TypeError, match="a dtype must be one of"):
+    with pytest.raises(gr.LayoutError, match="a dtype must be one of"):
         gr.tensor("A", [8], "fp16")
     with pytest.raises(TypeError, match="a thread tensor"), gr.Kernel("k"):
         gr.barrier(on=3)
