@@ -31,6 +31,10 @@ def results(input: Tensor, target: Tensor, ignore_index: int, smoothing: float, 
         fail("OP_SHAPE", "cross_entropy: argument 'target' has the wrong shape",
              [f"want: {shape_text(input.shape[:-1])}, as 'input' without its last dimension, the classes",
               f"got:  {shape_text(target.shape)}"], "pass the number of a class for each row of logits")  # fmt: skip
+    if input.shape[-1] == 0 and 0 not in target.shape:
+        fail("OP_SHAPE", "cross_entropy: argument 'input' has no classes",
+             ["want: one class or more in its last dimension", f"got:  {shape_text(input.shape)}"],
+             "pass a logit for each class")  # fmt: skip
     if not 0 <= smoothing <= 1:
         fail("OP_ARGUMENT", "cross_entropy: argument 'label_smoothing' does not fit",
              ["want: a number from 0 to 1", f"got:  {smoothing}"], "pass a part of the weight")  # fmt: skip

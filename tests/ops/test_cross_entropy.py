@@ -91,6 +91,12 @@ def test_errors() -> None:
             call()
         assert e.value.code == code
         assert text in str(e.value)
+    with pytest.raises(gr.LaunchError) as e:
+        ops.cross_entropy(logits(3, 0), target)
+    assert str(e.value) == (
+        "cross_entropy: argument 'input' has no classes   [OP_SHAPE]\n  want: one class or more in its last dimension\n"
+        "  got:  [3,0]\n  fix: pass a logit for each class"
+    )
 
 
 def test_second_derivatives() -> None:
