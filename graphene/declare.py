@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from graphene import _core, dtypes
 from graphene._core import Layout, Swizzle, Tensor, ThreadTensor
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from graphene._core import IntLike, LayoutLike
 
 __all__ = ["alloc", "blocks", "fragment", "inout", "input", "inputs", "output", "param", "tensor", "threads"]
+
+_Declared = TypeVar("_Declared")
 
 
 class FormDeclarations:
@@ -57,7 +59,7 @@ def _type_of(other: Any) -> str:
     return next((f"write gr.{t.name}" for t in known if text in (t.name, t.array_name)), "write gr.fp32, for example")
 
 
-def _declared(declare: Callable[..., Any], name: Any, layout: Any, dtype: Any, *rest: Any) -> Any:
+def _declared(declare: Callable[..., _Declared], name: Any, layout: Any, dtype: Any, *rest: Any) -> _Declared:
     """What a call of the core declares. A layout or type that is none raises LayoutError TENSOR_TYPE."""
     try:
         return declare(name, layout, dtype, *rest)

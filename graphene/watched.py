@@ -121,11 +121,25 @@ class Steps(_Run):
         return self._text(rows, len(self._steps) - _SHOWN)
 
 
-def _number(kernel: Recorded, name: str, value: object, many: object) -> int:
-    """A block or thread as the core takes it. `many`: how many there are, where the kernel alone says it."""
+def _blocks(kernel: Recorded, args: tuple[object, ...], named: dict[str, object], arch: str | None) -> int:
+    """How many blocks a call has; what the run refuses anyway has as many as there can be."""
+    size = kernel.ir.grid.size if kernel.ir.grid is not None else 2**31
+    if isinstance(size, int):
+        return size
+    from graphene.judge.signature import Signature, evaluate
+
+    names = [a.name for a in Signature.of(kernel).arguments]
+    if len(args) + len(named) != len(names) or not set(named) <= set(names[len(args) :]):
+        return 2**31
+    given = (*args, *(named[n] for n in names[len(args) :]))
+    return evaluate(str(size), _core.argument_sizes(kernel.lowered(arch), given))
+
+
+def _number(kernel: Recorded, name: str, value: object, many: int) -> int:
+    """A block or thread as the core takes it, of so many."""
     if value is None:
         return -1
-    last = many - 1 if isinstance(many, int) else 2**31 - 1
+    last = many - 1
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= last:
         _core.fail("SIM_ARGUMENT", f"{kernel.name} has no {name} {value!r}", [f"want: 0 to {last}, or None for all"],
                    f"leave {name}= out, or name one of these")  # fmt: skip
@@ -139,9 +153,9 @@ def _run(
     check_seed(seed)
     if isinstance(limit, bool) or not isinstance(limit, int) or not 0 < limit < 2**31:
         raise ValueError(f"limit must be a number, more than 0, got {limit!r}")
-    ir = kernel.ir
-    block = _number(kernel, "block", place[0], ir.grid and ir.grid.size)
-    thread = _number(kernel, "thread", place[1], ir.block and ir.block.size)
+    threads = kernel.ir.block.size if kernel.ir.block is not None else 1024
+    thread = _number(kernel, "thread", place[1], int(threads))
+    block = -1 if place[0] is None else _number(kernel, "block", place[0], _blocks(kernel, args, named, arch))
     wrote: list[Wrote] = []
     try:
         left = _core.watch(kernel.lowered(arch), args, named, seed, name, block, thread, limit, wrote)

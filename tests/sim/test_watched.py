@@ -122,7 +122,10 @@ def test_a_block_of_a_grid_of_symbols() -> None:
         y = gr.output("y", [n], gr.i32)
         (b,), _ = gr.blocks(n).indices(), gr.threads(1)
         y[b] = gr.let("r", b, gr.i32)
-    assert kernel.watch("r", np.zeros(3, np.int32), block=2).values == [2]
+    for args, named in (((np.zeros(3, np.int32),), {}), ((), {"y": np.zeros(3, np.int32)})):
+        assert kernel.watch("r", *args, block=2, **named).values == [2]
+        with pytest.raises(gr.SimulationError, match=r"counted has no block 3   \[SIM_ARGUMENT\]\n  want: 0 to 2"):
+            kernel.watch("r", *args, block=3, **named)
 
 
 def test_an_unknown_name() -> None:
