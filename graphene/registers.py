@@ -181,5 +181,6 @@ def _item(self: Tensor, key: Any) -> Tensor:
                "index by a number, a coordinate or gr.index(...)")  # fmt: skip
 
 
+_item.__doc__ = _view.__doc__  # the core's, which says what each kind of index gives
 setattr(Tensor, "__getitem__", _item)  # noqa: B010
 setattr(Tensor, "__setitem__", _assign)  # noqa: B010  (the stub declares it)
