@@ -136,7 +136,7 @@ def _blocks(kernel: Recorded, args: tuple[object, ...], named: dict[str, object]
 
 
 def _number(kernel: Recorded, name: str, value: object, many: int) -> int:
-    """A block or thread as the core takes it, of so many."""
+    """A block or thread as the core takes it; `many`: how many there are."""
     if value is None:
         return -1
     last = many - 1
