@@ -65,7 +65,8 @@ class Checked:
 class Plan:
     """Decisions for a graph. ``source()`` is the kernel's Python text; ``kernel()`` is what that text makes.
 
-    ``decisions``: by path. ``expected_us``, ``bound``: of the model. ``plan_ms``: how long planning took.
+    ``decisions``: by path. ``expected_us``, ``bound``: of the model, for a single call with its launch. ``plan_ms``:
+    how long planning took.
     """
 
     def __init__(
@@ -127,7 +128,8 @@ class Plan:
 
     def source(self) -> str:
         """The kernel as Python: ordinary source on public names, which is what runs."""
-        title = f"{self.graph.name}: planned for {self.device.arch}, expected {self.expected_us:.1f} us."
+        us = f"{self.expected_us:.1f} us for a single call, launch included"
+        title = f"{self.graph.name}: planned for {self.device.arch}, expected {us}."
         write: Any = write_products.write
         if isinstance(self._of, rows.RowForm):
             write = write_rows.write

@@ -26,6 +26,7 @@ from graphene.integrations.torch_compile import inductor  # noqa: E402
 from graphene.integrations.torch_compile.choosing import Chooser  # noqa: E402
 from graphene.integrations.torch_compile.expected import KERNEL_US, KernelTimes  # noqa: E402
 from graphene.integrations.torch_compile.measuring import MeasuredKernelTimes  # noqa: E402
+from graphene.select.model import LAUNCH_US  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::graphene.ops.CpuWarning", "ignore:Your compiler for AOTAutograd")
 ALWAYS = -1e9  # a gain that every region has
@@ -260,6 +261,18 @@ def test_what_is_not_expected_to_be_faster_stays_inductors() -> None:
         assert (region.plan_us < 0.95 * region.inductor_us) == taken
         assert taken or region.why == "slower"
         assert "def linear2_silu_mul(" in region.source()
+
+
+def test_table_and_source_say_which_times_they_are() -> None:
+    """A table's kernels follow one another in a CUDA graph; a plan's time is of a single call."""
+    x, w = torch.empty(16, 256, dtype=torch.bfloat16), torch.empty(256, 256, dtype=torch.bfloat16)
+    graph = graph_of(lambda x, w: torch.exp(x @ w), x, w)
+    (region,) = Chooser(graph, KernelTimes(gr.select.of_arch("sm_90a"))).choose()
+    single = region.plan.expected_us
+    assert region.plan_us == pytest.approx(single - LAUNCH_US + KERNEL_US)
+    assert f" (2 operators): {region.plan_us:.1f} us, Inductor " in str(region)
+    assert " us, expected for a CUDA graph; " in str(region)
+    assert f"expected {single:.1f} us for a single call, launch included." in region.source()
 
 
 def test_times_may_be_measured() -> None:

@@ -22,7 +22,8 @@ class Region:
 
     ``nodes``: names of its operators; ``planned``: whether it became one kernel; ``why``: the reason; ``plan``: its
     plan, if there is one. ``inductor_us``, ``plan_us``: expected or (``measured``) measured microseconds, None where
-    nothing could be planned; they count what the nodes near the region cost with and without it.
+    nothing could be planned; they count what the nodes near the region cost with and without it. They are times in a
+    CUDA graph, where kernels follow one another at once; the plan's ``expected_us`` has the launch of a single call.
     """
 
     name: str
@@ -42,10 +43,9 @@ class Region:
         times = ""
         if self.inductor_us is not None and self.plan_us is not None:
             kind = "measured" if self.measured else "expected"
-            times = f"{self.plan_us:.1f} us, Inductor {self.inductor_us:.1f} us {kind}; "
-        return (
-            f"{'planned ' if self.planned else 'Inductor'} {self.name} ({len(self.nodes)} operators): {times}{self.why}"
-        )
+            times = f"{self.plan_us:.1f} us, Inductor {self.inductor_us:.1f} us, {kind} for a CUDA graph; "
+        count = f"{len(self.nodes)} operator{'s' * (len(self.nodes) != 1)}"
+        return f"{'planned ' if self.planned else 'Inductor'} {self.name} ({count}): {times}{self.why}"
 
 
 class Plans(Sequence[Region]):
