@@ -100,6 +100,11 @@ SUSTAINED = 0.88  # kept share of the highest clock that a driver names, as for 
 REACHED = 0.85  # share of the memory's bandwidth that kernels reach, as for the H200 of the table
 
 
+def architectures() -> list[str]:
+    """Those whose typical devices are known, with the suffixes that their own instructions need: "sm_90a"."""
+    return list(dict.fromkeys(d.arch for d in _KNOWN))
+
+
 def of_arch(arch: str) -> Device:
     """A typical device of an architecture.
 
@@ -115,7 +120,7 @@ def of_arch(arch: str) -> Device:
     below = [d for d in _KNOWN if family.startswith("sm_") and d.family[:-1] == family[:-1]]
     if not below:
         _core.fail("TUNE_NO_CANDIDATE", f"the tile model knows no device of {arch}",
-                   [f"known: {', '.join(dict.fromkeys(d.family for d in _KNOWN))}"],
+                   [f"known: {', '.join(architectures())}"],
                    "pass a graphene.select.Device that describes it")  # fmt: skip
     return replace(below[0], arch=arch)
 

@@ -364,12 +364,34 @@ def test_a_failure_inside_leaves_the_graph_as_it_is(monkeypatch: pytest.MonkeyPa
     ("given", "code"),
     [(({"fn": 3}), "OP_ARGUMENT"), ({"fn": abs, "mode": "fast"}, "OP_ARGUMENT"),
      ({"fn": abs, "options": 3}, "OP_ARGUMENT"), ({"fn": abs, "device": "sm_1"}, "TUNE_NO_CANDIDATE"),
-     ({"fn": abs, "device": 0}, "KERNEL_ARGUMENT")],
+     ({"fn": abs, "device": 0}, "KERNEL_ARGUMENT"), ({"fn": abs, "device": "gpu"}, "KERNEL_ARGUMENT"),
+     ({"fn": abs, "device": torch.device("cpu")}, "KERNEL_ARGUMENT"),
+     ({"fn": abs, "device": "cuda:99"}, "LAUNCH_DRIVER" if torch.cuda.is_available() else "LAUNCH_NO_DRIVER"),
+     ({"fn": abs, "options": {"no.such": 1}}, "OP_ARGUMENT")],
 )  # fmt: skip
 def test_wrong_arguments(given: dict[str, Any], code: str) -> None:
     with pytest.raises(gr.GrapheneError) as error:
         gr.compile(**given)
     assert error.value.code == code
+    if "device" in given and given["device"] != 0:
+        assert "sm_90a" in str(error.value)
+
+
+def test_a_torch_device_is_the_gpu_that_plans_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = [gr.select.of_arch("sm_80"), gr.select.of_arch("sm_90a")]
+    monkeypatch.setattr(inductor, "current_device", gpus.__getitem__)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    found = [inductor.planned_for(d) for d in ("cuda:0", torch.device("cuda", 1), "cuda", gpus[0], "sm_90a")]
+    assert [d.arch for d in found] == ["sm_80", "sm_90a", "sm_90a", "sm_80", "sm_90a"]
+
+
+def test_options_are_inductors() -> None:
+    given = {"triton.cudagraphs": True, "max-autotune": True, "force_disable_caches": True, inductor.HOOK: None}
+    want = {name.replace("-", "_"): value for name, value in given.items()}
+    assert torch_compile.Backend(options=given).patches == want
+    with pytest.raises(gr.GrapheneError, match=r"no option 'max_autotun'[^$]*max_autotune"):
+        torch_compile.Backend(options={"max_autotun": True})
 
 
 def test_the_backend_has_its_name() -> None:

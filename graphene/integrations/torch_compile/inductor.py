@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from graphene.errors import LaunchError
 from graphene.integrations.torch_compile.choosing import LEAST_GAIN, Chooser, Plans
 from graphene.integrations.torch_compile.expected import KernelTimes
 from graphene.integrations.torch_compile.measuring import MeasuredKernelTimes
 from graphene.integrations.torch_compile.reading import tensor
 from graphene.ops.core.plans import package_stamp
 from graphene.ops.core.torch import fail, torch
-from graphene.select.device import Device, current_device, the_device
+from graphene.select.device import Device, architectures, current_device, the_device
 
 NAME = "graphene.compile"
 HOOK = "post_grad_custom_pre_pass"
@@ -70,9 +72,7 @@ def make_pass(backend: Backend, before: Any) -> Any:
 class Backend:
     """A backend for ``torch.compile``. ``plans``: the regions of all graphs that it has seen."""
 
-    def __init__(
-        self, mode: str | None = None, options: Mapping[str, Any] | None = None, device: Device | str | None = None
-    ) -> None:
+    def __init__(self, mode: str | None = None, options: Mapping[str, Any] | None = None, device: Any = None) -> None:
         modes = _modes()
         if mode is not None and mode not in modes:
             fail("OP_ARGUMENT", f"{NAME}: no mode is called {mode!r}", ["known: " + ", ".join(map(repr, modes))],
@@ -80,8 +80,8 @@ class Backend:
         if options is not None and not (isinstance(options, Mapping) and all(isinstance(k, str) for k in options)):
             fail("OP_ARGUMENT", f"{NAME}: options are a dictionary of Inductor's options", [f"got: {options!r}"],
                  'pass such as {"triton.cudagraphs": True}')  # fmt: skip
-        self.patches = {**modes.get(mode or "default", {}), **(options or {})}
-        self.device = None if device is None else the_device(NAME, device, index=False)
+        self.patches = {**modes.get(mode or "default", {}), **_known_options(options or {})}
+        self.device = None if device is None else planned_for(device)
         self.measures = (mode or "").startswith("max-autotune")
         self.plans = Plans()
         self.least_gain = LEAST_GAIN
@@ -141,6 +141,48 @@ def _modes() -> dict[str, Any]:
         return {"default": {}}
 
 
+def _known_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Inductor's options under their names, in which "-" may stand for "_", as in ``torch.compile``."""
+    try:
+        import torch._inductor.config as config
+
+        known = {*torch._inductor.list_options(), *getattr(config, "_config", ())}  # these have other names of options
+    except (AttributeError, ImportError):
+        return dict(options)
+    named = {name.replace("-", "_"): value for name, value in options.items()}
+    for name in named:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 3) or ["triton.cudagraphs", "max_autotune"]
+            fail("OP_ARGUMENT", f"{NAME}: Inductor has no option {name!r}", ["such as: " + ", ".join(sorted(near))],
+                 "pass a name of torch._inductor.list_options()")  # fmt: skip
+    return named
+
+
+def planned_for(device: Any) -> Device:
+    """The device that plans are for: a Device, an architecture, or a CUDA device as PyTorch writes it, "cuda:0".
+
+    Raises VerifyError KERNEL_ARGUMENT, SelectError TUNE_NO_CANDIDATE for an unknown architecture, and LaunchError
+    LAUNCH_NO_DRIVER or LAUNCH_DRIVER for a CUDA device that this machine lacks.
+    """
+    if not isinstance(device, torch.device) and (not isinstance(device, str) or device.startswith("sm_")):
+        return the_device(NAME, device, index=False)
+    want = [f"want: the GPU that plans are for, by its architecture ({', '.join(architectures())}),",
+            '      as a graphene.select.Device, or as a CUDA device of this machine ("cuda")',
+            f"got: {device!r}"]  # fmt: skip
+    fix = 'leave device= out, which plans for the GPU of the tensors, or pass an architecture such as "sm_90a"'
+    try:
+        where = torch.device(device)
+    except RuntimeError:
+        where = None
+    if where is None or where.type != "cuda" or torch.version.hip is not None:
+        fail("KERNEL_ARGUMENT", f"{NAME}: device does not fit", want, fix)
+    index = where.index if where.index is not None else torch.cuda.current_device() if torch.cuda.is_available() else 0
+    try:
+        return current_device(index)
+    except LaunchError as e:
+        fail(e.code, f"{NAME}: this machine lacks the device {where}", want, fix)
+
+
 def _tensors(graph: Any) -> list[Any]:
     return [x for x in map(tensor, graph.nodes) if x is not None]
 
@@ -154,7 +196,7 @@ def backend(
 
 def compile(
     fn: Callable[..., Any] | None = None, *, mode: str | None = None, options: Mapping[str, Any] | None = None,
-    device: Device | str | None = None, fullgraph: bool = False, dynamic: bool | None = None,
+    device: Any = None, fullgraph: bool = False, dynamic: bool | None = None,
 ) -> Any:  # fmt: skip
     """``torch.compile(fn, backend="graphene")``: Inductor, with planned kernels where these are expected to be faster.
 
@@ -162,12 +204,13 @@ def compile(
     kernel of `graphene.plan` if that is expected to be faster by 5% of the region's time; everything else is
     Inductor's. The result has ``plans``: the regions that were looked at, with the decision, its reason, both times and
     the kernel's source. `mode`, `options`, `fullgraph`, `dynamic` are those of ``torch.compile``; with a mode
-    "max-autotune..." the times are measured. `device`: the device that plans are for, instead of that of the tensors;
-    with it regions of CPU tensors are replaced, too, and run on the simulator or by PyTorch's operators. Without `fn`
-    it is a decorator.
+    "max-autotune..." the times are measured. `device`: the GPU that plans are for, instead of that of the tensors: an
+    architecture ("sm_90a"), a `graphene.select.Device`, or a CUDA device of this machine ("cuda:0"). With it regions of
+    CPU tensors are replaced, too, and run on the simulator or by PyTorch's operators. Without `fn` it is a decorator.
 
     Where PyTorch lacks Inductor's pass, graphs are Inductor's as they are, and a `PlanWarning` says so once. Raises
-    LaunchError OP_ARGUMENT; VerifyError KERNEL_ARGUMENT, SelectError TUNE_NO_CANDIDATE for an unknown device.
+    LaunchError OP_ARGUMENT, also for an unknown option; VerifyError KERNEL_ARGUMENT, SelectError TUNE_NO_CANDIDATE for
+    an unknown device; LaunchError LAUNCH_NO_DRIVER, LAUNCH_DRIVER for a CUDA device that this machine lacks.
     """
     if fn is None:
         return lambda f: compile(f, mode=mode, options=options, device=device, fullgraph=fullgraph, dynamic=dynamic)
