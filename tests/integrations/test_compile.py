@@ -22,7 +22,7 @@ from torch._inductor.compile_fx import compile_fx  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 
 from graphene.integrations import torch_compile  # noqa: E402
-from graphene.integrations.torch_compile import inductor  # noqa: E402
+from graphene.integrations.torch_compile import inductor, regions  # noqa: E402
 from graphene.integrations.torch_compile.choosing import Chooser  # noqa: E402
 from graphene.integrations.torch_compile.expected import KERNEL_US, KernelTimes  # noqa: E402
 from graphene.integrations.torch_compile.measuring import MeasuredKernelTimes  # noqa: E402
@@ -354,10 +354,53 @@ def test_a_failure_inside_leaves_the_graph_as_it_is(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("graphene.integrations.torch_compile.choosing.text_of", broken)
     f, plans, graphs = captured(lambda x: torch.exp(x @ x))
     x = torch.randn(16, 16).bfloat16()
-    with pytest.warns(torch_compile.PlanWarning, match="a later PyTorch lacks"):
+    with pytest.warns(torch_compile.PlanWarning, match="the region linear_exp to Inductor: .* a later PyTorch lacks"):
         near(f(x), torch.exp(x @ x))
-    assert not plans
+    assert not names(plans)
+    assert str(plans).startswith("Inductor linear_exp (2 operators): ")
+    assert str(plans).endswith("; not replaced, RuntimeError: an attribute that a later PyTorch lacks")
     assert not [o for o in operators(graphs) if "planned" in o or "reshape" in o]
+
+
+def test_what_was_replaced_before_a_failure_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inductor, "_said", set())
+    taken: list[Any] = []
+
+    def once(plan: Any) -> str:
+        taken.append(plan)
+        if len(taken) == 2:
+            raise RuntimeError("the second one fails")
+        return regions.text_of(plan)
+
+    monkeypatch.setattr("graphene.integrations.torch_compile.choosing.text_of", once)
+
+    def fn(x: Any) -> Any:
+        return torch.tanh(torch.exp(torch.sin(torch.exp(x @ x)) @ x).cos() @ x)
+
+    f, plans, graphs = captured(fn)
+    x = torch.randn(16, 16).bfloat16() / 8
+    with pytest.warns(torch_compile.PlanWarning, match="the second one fails"):
+        near(f(x), fn(x))
+    assert [r.planned for r in plans] == [True, False, True]
+    assert operators(graphs).count("graphene.planned_forward.default") == 2
+
+
+def test_each_reason_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inductor, "_said", set())
+    why = ["one"]
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError(why[0])
+
+    monkeypatch.setattr(inductor, "Chooser", broken)
+    backend, x = torch_compile.Backend(device="sm_90a"), torch.empty(16, 16)
+    for why[0], warns in (("one", True), ("one", False), ("another", True)):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            backend.visit(graph_of(lambda x: x @ x, x))
+        assert [str(w.message) for w in said] == warns * [
+            f"graphene.compile leaves the graph to Inductor untouched: RuntimeError: {why[0]} [OP_TORCH]"
+        ]
 
 
 @pytest.mark.parametrize(

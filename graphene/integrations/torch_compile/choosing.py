@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from graphene.integrations.torch_compile.expected import Expected, KernelTimes
@@ -16,7 +16,7 @@ from graphene.plan.planned import Plan
 LEAST_GAIN = 0.05  # of the time of what is replaced
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Region:
     """A part of a graph that was looked at.
 
@@ -97,23 +97,35 @@ class Chooser:
         self.chosen: list[PlannedRegion] = []
         self.compared: dict[Node, tuple[PlannedRegion, float, float]] = {}  # by product: region, Inductor's us, its us
         self.refused: dict[Node, str] = {}
+        self.failed: list[tuple[str, str]] = []  # names of regions that could not be put into the graph, and errors
+        self._rows: dict[Any, Region] = {}  # by region, or by a product without one
         self._known: dict[tuple[Node, bool], PlannedRegion | str] = {}
 
     def choose(self) -> list[Region]:
-        """Decides, and says what was decided; the graph stays as it is."""
+        """Decides, and lists what was decided; the graph stays as it is."""
         for _ in range(2):
             before = list(self.chosen)
             for move in self._moves():
                 self._try(move)
             if before == self.chosen:
                 break
-        return self._listed()
+        self._list()
+        return self.listed()
 
     def replace(self) -> None:
-        """Puts operators in the place of the chosen regions."""
+        """Puts operators in the place of the chosen regions. One for which that fails stays Inductor's."""
         made: dict[Node, Node] = {}
         for region in sorted(self.chosen, key=lambda r: self.growing.order[r.out]):
-            made[region.out] = replace(self.graph, region, made)
+            try:
+                made[region.out] = replace(self.graph, region, made)
+            except Exception as e:  # the nodes of this region are as they were
+                self.failed.append((region.name, f"{type(e).__name__}: {e}"))
+                why = f"not replaced, {self.failed[-1][1]}"
+                self._rows[region] = dataclasses.replace(self._rows[region], planned=False, why=why)
+
+    def listed(self) -> list[Region]:
+        """The regions, as they were decided or, after `replace`, as they are."""
+        return list(self._rows.values())
 
     def _moves(self) -> list[list[PlannedRegion]]:
         """Regions that are chosen together: alone, or as all readers of a norm, also with what computes its input."""
@@ -176,8 +188,9 @@ class Chooser:
         if better and gain > self.least_gain * (own + gain):
             self.chosen = after
 
-    def _listed(self) -> list[Region]:
-        out, done = [], set()
+    def _list(self) -> None:
+        self._rows.clear()
+        done: set[Node] = set()
         by_product = {p: r for r in self.chosen for p in r.products}
         for product in self.growing.products():
             if product in done:
@@ -191,15 +204,14 @@ class Chooser:
                     inductor = own + self._gain_of(chosen)
                 why = f"{chosen.plan.bound} bounds it"
                 done |= chosen.products
-                out.append(_region(chosen, True, why, inductor, own, measured))
+                self._rows[chosen] = _region(chosen, True, why, inductor, own, measured)
             elif found is not None:
                 done |= found.products
                 why = f"less than {self.least_gain:.0%} faster" if (inductor or 0) > (own or 0) else "slower"
-                out.append(_region(found, False, why, inductor, own, measured))
+                self._rows[found] = _region(found, False, why, inductor, own, measured)
             else:
                 why = self.refused.get(product, "nothing beside it")
-                out.append(Region("linear", (product.name,), False, why))
-        return out
+                self._rows[product] = Region("linear", (product.name,), False, why)
 
     def _gain_of(self, region: PlannedRegion) -> float:
         was, now = self.expected.difference_us([r for r in self.chosen if r is not region], self.chosen)

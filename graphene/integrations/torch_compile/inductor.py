@@ -21,17 +21,17 @@ HOOK = "post_grad_custom_pre_pass"
 
 
 class PlanWarning(UserWarning):
-    """`graphene.compile` leaves a graph to Inductor as it is, because something is not as it expects."""
+    """`graphene.compile` leaves a graph, or a region of it, to Inductor, because something is not as it expects."""
 
 
-_said: set[str] = set()
+_said: set[tuple[str, str]] = set()
 
 
-def warn_once(why: str) -> None:
-    """Warns once in a process."""
-    if not _said:
-        _said.add(why)
-        warnings.warn(f"{NAME} leaves the graph to Inductor untouched: {why} [OP_TORCH]", PlanWarning, stacklevel=3)
+def warn_once(why: str, what: str = "the graph to Inductor untouched") -> None:
+    """Warns once in a process for each reason."""
+    if (what, why) not in _said:
+        _said.add((what, why))
+        warnings.warn(f"{NAME} leaves {what}: {why} [OP_TORCH]", PlanWarning, stacklevel=3)
 
 
 def missing_hook() -> str:
@@ -112,15 +112,17 @@ class Backend:
             return
         on_gpu = torch.cuda.is_available() and any(x.device.type == "cuda" for x in _tensors(graph))
         times = MeasuredKernelTimes(device) if self.measures and on_gpu else KernelTimes(device)
-        try:
-            with torch.no_grad():
+        with torch.no_grad():
+            try:
                 chooser = Chooser(graph, times, self.least_gain)
-                regions = chooser.choose()
-                chooser.replace()
-        except Exception as e:  # what has not been replaced stays as it is
-            warn_once(f"{type(e).__name__}: {e}")
-            return
-        self.plans.add(regions)
+                chooser.choose()
+            except Exception as e:  # no part of the graph has been changed
+                warn_once(f"{type(e).__name__}: {e}")
+                return
+            chooser.replace()
+        self.plans.add(chooser.listed())
+        for name, why in chooser.failed:
+            warn_once(why, f"the region {name} to Inductor")
 
     def _device_of(self, graph: Any) -> Device | None:
         """The device that plans are for: the one that was named, else that of the graph's tensors; None for others."""
