@@ -6,6 +6,7 @@ CPU tensors are planned for a named device and run on the simulator.
 
 from __future__ import annotations
 
+import re
 import tomllib
 import warnings
 from collections.abc import Callable
@@ -320,6 +321,29 @@ def test_compile_runs_inductor() -> None:
         near(compiled(x), block(x))
     assert names(compiled.plans) == ["norm_linear_add_gelu", "linear_add"]
     assert compiled.state_dict().keys() == {f"_orig_mod.{k}" for k in block.state_dict()}
+
+
+def test_the_pages_model_is_planned_as_printed_and_with_gradients_the_reason_is_told() -> None:
+    page = (Path(__file__).parents[2] / "docs/planner.md").read_text().split("## Models: `gr.compile`")[1]
+    code, printed = (re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL)[0] for kind in ("python", "text"))
+    names: dict[str, Any] = {"gr": gr}
+    exec(code, names)
+    x = torch.randn(4, 64).bfloat16()
+    names["compiled"], plans, _ = captured(names["block"], torch_compile.Backend().least_gain)
+    near(names["infer"](x), names["block"](x))
+    assert str(plans) == printed.strip()
+    f, plans, _ = captured(names["block"], torch_compile.Backend().least_gain)
+    f(x)
+    assert [r.why.split("; ")[1] for r in plans] == [
+        "its input and its result are kept for the backward pass",
+        "its input is kept for the backward pass",
+    ]
+
+
+def test_a_result_that_the_graph_returns_is_a_reason() -> None:
+    f, plans, _ = captured(FUNCTIONS["read twice"][0])
+    f(*(torch.randn(16, 16).bfloat16() for _ in range(3)))
+    assert [r.why.split("; ")[1:] for r in plans] == [["its result is returned by the graph"]]
 
 
 def test_without_a_gpu_and_a_named_device_nothing_is_replaced() -> None:

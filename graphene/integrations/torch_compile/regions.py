@@ -34,6 +34,7 @@ from graphene.plan.graph import Graph
 from graphene.plan.planned import Plan
 from graphene.select.device import Device
 
+pytree = torch.utils._pytree
 FARTHEST = 24  # operators behind a product that are looked at
 TRIES = 16
 CHEAP = ("input", "number", "mul", "add", "sub", "neg", "round")  # of an operand's elements, beside reading them
@@ -120,7 +121,7 @@ class Growing:
         x, beside = self.siblings(product) if absorb else (None, set())
         if absorb and (not beside or not is_read(x)):
             return "nothing before the product that only products read"
-        why = "nothing but a product, which the vendor's library computes as well"
+        why = "nothing but a product, which the vendor's library computes as well" + _returned(product)
         for out in self._ends(product):
             for join in (True, False):
                 inside = self._inside(out, product, beside, join)
@@ -242,6 +243,36 @@ class Growing:
 
 def _left(product: Node) -> Node:
     return product.args[-2] if product.target is torch.ops.aten.mm.default else product.args[1]
+
+
+def _returned(product: Node) -> str:
+    """What the graph returns of a product's operand or result, so that it must be stored; nothing, else.
+
+    Before a computed operand stands a norm or an activation, and behind the result what could be one.
+    """
+    said, x = list[tuple[str, str]](), _left(product)
+    while x.op == "call_function" and (x.target in VIEWS or x.target in CONVERSIONS) and not _outputs_of(x):
+        x = x.args[0]
+    computed = is_read(x) and x.target not in PRODUCTS and x.target not in VIEWS
+    used = any(u.op != "output" for u in product.users)
+    for what, node, counts in (("input", x, computed), ("result", product, used)):
+        if counts and (kinds := _outputs_of(node)):
+            backward = all("SavedForBackward" in kind for kind in kinds)
+            said.append((what, "kept for the backward pass" if backward else "returned by the graph"))
+    if len({how for _, how in said}) == 1 and len(said) > 1:
+        return f"; its input and its result are {said[0][1]}"
+    return "".join(f"; its {what} is {how}" for what, how in said)
+
+
+def _outputs_of(node: Node) -> list[str]:
+    """For each output of the graph that a node is: what kind of output PyTorch says it is, as the name of a class."""
+    kinds = []
+    for user in node.users:
+        if user.op == "output":
+            outputs = pytree.tree_leaves(user.args[0])
+            described = user.meta.get("desc") or [None] * len(outputs)
+            kinds += [type(d).__name__ for x, d in zip(outputs, described, strict=False) if x is node]
+    return kinds
 
 
 def _reads(node: Node, x: Node) -> bool:
