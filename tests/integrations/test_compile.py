@@ -344,6 +344,9 @@ def test_a_result_that_the_graph_returns_is_a_reason() -> None:
     f, plans, _ = captured(FUNCTIONS["read twice"][0])
     f(*(torch.randn(16, 16).bfloat16() for _ in range(3)))
     assert [r.why.split("; ")[1:] for r in plans] == [["its result is returned by the graph"]]
+    f, plans, _ = captured(lambda x, w: ((y := x.bfloat16()) @ w, y))
+    f(torch.randn(16, 16), torch.randn(16, 16).bfloat16())
+    assert [r.why.split("; ")[1:] for r in plans] == [[]]  # no norm stands before a product of what was given
 
 
 def test_without_a_gpu_and_a_named_device_nothing_is_replaced() -> None:

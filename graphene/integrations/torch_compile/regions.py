@@ -251,12 +251,14 @@ def _returned(product: Node) -> str:
     Before a computed operand stands a norm or an activation, and behind the result what could be one.
     """
     said, x = list[tuple[str, str]](), _left(product)
-    while x.op == "call_function" and (x.target in VIEWS or x.target in CONVERSIONS) and not _outputs_of(x):
+    inputs = _outputs_of(x)
+    while x.op == "call_function" and (x.target in VIEWS or x.target in CONVERSIONS):
         x = x.args[0]
-    computed = is_read(x) and x.target not in PRODUCTS and x.target not in VIEWS
+        inputs += _outputs_of(x)
+    computed = is_read(x) and x.target not in PRODUCTS
     used = any(u.op != "output" for u in product.users)
-    for what, node, counts in (("input", x, computed), ("result", product, used)):
-        if counts and (kinds := _outputs_of(node)):
+    for what, kinds in (("input", inputs * computed), ("result", _outputs_of(product) * used)):
+        if kinds:
             backward = all("SavedForBackward" in kind for kind in kinds)
             said.append((what, "kept for the backward pass" if backward else "returned by the graph"))
     if len({how for _, how in said}) == 1 and len(said) > 1:
