@@ -32,12 +32,11 @@ def test_the_stub_has_the_fields_of_a_record_in_their_order(name: str) -> None:
 
 
 def test_a_record_is_compared_printed_and_pickled_by_its_values() -> None:
-    sync = _core.Sync(id=3, op="wait", text="wait(cp.async)", where="k.py:7")
-    assert repr(sync) == "Sync(id=3, op='wait', text='wait(cp.async)', where='k.py:7')"
-    assert (
-        sync == _core.Sync(3, "wait", "wait(cp.async)", "k.py:7") != _core.Sync(4, "wait", "wait(cp.async)", "k.py:7")
-    )
-    assert sync != (3, "wait", "wait(cp.async)", "k.py:7")
+    rest = ("wait", "wait(cp.async)", "k.py:7", False, True)
+    sync = _core.Sync(id=3, op="wait", text="wait(cp.async)", where="k.py:7", releases=False, expects=True)
+    assert repr(sync) == ("Sync(id=3, op='wait', text='wait(cp.async)', where='k.py:7', releases=False, expects=True)")
+    assert sync == _core.Sync(3, *rest) != _core.Sync(4, *rest)
+    assert sync != (3, *rest)
     assert pickle.loads(pickle.dumps(sync)) == copy.deepcopy(sync) == sync
     assert len({sync, copy.copy(sync)}) == 1
     with pytest.raises(AttributeError):

@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs/add_an_instruction.md"
 def test_its_code_runs(tmp_path: Path) -> None:
     """In a process of its own: it defines an entry that others would meet."""
     code = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
-    assert code.count("gr.define_atom(") == 8
+    assert code.count("gr.define_atom(") == 9
     (tmp_path / "page.py").write_text(code + "\nassert gr.svg(transpose.d).startswith('<svg')\nprint('done')\n")
     env = os.environ | {"PYTHONPATH": str(Path(gr.__file__).parents[1])}  # the tree under test, installed or not
     done = subprocess.run(

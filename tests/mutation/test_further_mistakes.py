@@ -20,7 +20,7 @@ def test_a_planted_mistake_is_told(mistake: Mistake) -> None:
         ("f90 packed", "- (hi - 1) * c.BN + 1"),  # what lies behind a packed sequence is not a number
         ("f90 packed", "at * each + each - 1 <="),  # a packed sequence that ends one row before a tile
         ("transpose", "gr.min(gr.ceil_div(M, T), 5)"),  # more tiles than usual
-        ("groups", "T // BM + E)"),  # each group has one row more than whole tiles
+        ("groups", "// BM + of.B.shape[0]"),  # each group has one row more than whole tiles
         ("entropy", "gr.if_(t >= 0)"),  # targets past the last class
         ("lines", "gr.where(old == old, old, 0)"),  # of several tensors one alone is not a number
         ("k90", "self.done.value > 1"),  # blocks that stand in the text but not in the grid have no second tile

@@ -182,7 +182,7 @@ def planned_for(device: Any) -> Device:
     try:
         return current_device(index)
     except LaunchError as e:
-        fail(e.code, f"{NAME}: this machine lacks the device {where}", want, fix)
+        fail(str(e.code), f"{NAME}: this machine lacks the device {where}", want, fix)
 
 
 def _tensors(graph: Any) -> list[Any]:
