@@ -1,20 +1,36 @@
 """A CUDA graph without a GPU: operators that are written down while they run, and run again on the same tensors.
 
 Like the capture of a graph, recording changes no tensor and its results hold nothing yet; a replay runs no Python, so
-numbers are those of the recording. What a capture refuses raises the same kind of error.
+numbers are those of the recording. What a capture refuses raises the same kind of error. A graph owns the memory of
+tensors that were made in it and no other: a tensor from outside that nobody else holds is gone at the replay.
 """
 
 from __future__ import annotations
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 aten = torch.ops.aten
 WAITS = {aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default, aten.equal.default,
          aten.repeat_interleave.Tensor, aten._unique2.default, aten.is_nonzero.default}  # fmt: skip
 REFUSED = "operation not permitted when stream is capturing"
+
+
+class Outer:
+    """A tensor from outside of a recording, whose memory the recording does not hold."""
+
+    def __init__(self, tensor) -> None:
+        self.memory = StorageWeakRef(tensor.untyped_storage())
+        self.dtype, self.place = tensor.dtype, (tensor.storage_offset(), tensor.shape, tensor.stride())
+
+    def tensor(self):
+        """The tensor, where its memory is still held; AssertionError where a replay would read what was freed."""
+        storage = torch.UntypedStorage._new_with_weak_ptr(self.memory.cdata)
+        assert storage is not None, "a replay uses memory that nobody held after the recording"
+        return torch.empty(0, dtype=self.dtype).set_(storage, *self.place)
 
 
 class Tape(TorchDispatchMode):
@@ -46,19 +62,24 @@ class Tape(TorchDispatchMode):
         return out
 
     def take_back(self) -> None:
-        """Gives every tensor what it held before the recording, and results nothing."""
+        """Gives every tensor what it held before the recording, and results nothing; lets go of outer tensors."""
         for whole, held in self.before.values():
             whole.copy_(held)
+        self.before = {}
         for func, _, _, results in self.calls:
             for t in results:
                 if t.untyped_storage().data_ptr() in self.made and not func.is_view and t.is_floating_point():
                     t.fill_(float("nan"))
+        self.calls = [tree_map_only(torch.Tensor, self.own, call) for call in self.calls if not call[0].is_view]
+
+    def own(self, tensor):
+        """What the recording keeps of a tensor."""
+        return tensor if tensor.untyped_storage().data_ptr() in self.made else Outer(tensor)
 
     def replay(self) -> None:
         """Runs the operators again; new results go where those of the recording are."""
-        for func, args, kwargs, results in self.calls:
-            if func.is_view:
-                continue
+        for call in self.calls:
+            func, args, kwargs, results = tree_map_only(Outer, Outer.tensor, call)
             new = func(*args, **kwargs)
             for old, t in zip(results, (t for t in tree_leaves(new) if isinstance(t, torch.Tensor)), strict=True):
                 if old.data_ptr() != t.data_ptr() or old.shape != t.shape:

@@ -102,6 +102,7 @@ class RecordedStep:
     def __init__(self, tensors: dict[str, Any]) -> None:
         self.tensors = {name: t.clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
         self.recorded: Any = None
+        self.inputs: dict[str, Any] = {}  # what it was recorded with: a graph holds no memory that was made before it
         self.proofs = 0
         self.encoder: dict[str, Any] = {}  # what was copied from this call's encoder
         masks = [n for n, t in self.tensors.items() if n.startswith("attention_mask") and t.dtype == torch.bool]
@@ -250,6 +251,7 @@ class RecordedSteps:
             # Without one BART's kin make one of as many tokens as there are, and wait for the device to say how many.
             ids = held[self.ids]
             held["decoder_attention_mask"] = torch.ones(ids.shape[0], self.length, dtype=torch.long, device=ids.device)
+        step.inputs = held
         before = [n.cumulative_length_int for n in self.sliding()]
 
         def run() -> Any:
