@@ -11,7 +11,7 @@ from graphene.judge.signature import Signature
 from graphene.kernel import Kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from graphene.check import CheckResult
 
@@ -108,19 +108,20 @@ class Forms:
 
     def kernels(self) -> Iterable[Kernel]:
         """Every form, the one without optional arguments first."""
+        return (self.form(*given) for given in self._sets())
+
+    def _sets(self) -> Iterator[tuple[str, ...]]:
         for n in range(len(self._optional) + 1):
-            for given in itertools.combinations(self._optional, n):
-                yield self.form(*given)
+            yield from itertools.combinations(self._optional, n)
 
     def check(self, arch: str | None = None, seed: int = 0, **sizes: int) -> FormsChecked:
         """``Kernel.check`` of every form. A size counts for the forms that have it."""
         out = FormsChecked()
-        everywhere = {n for k in self.kernels() for n in _sizes_of(k)}
-        for n in range(len(self._optional) + 1):
-            for given in itertools.combinations(self._optional, n):
-                kernel = self.form(*given)
-                own = {s: v for s, v in sizes.items() if s in _sizes_of(kernel) or s not in everywhere}
-                out[frozenset(given)] = kernel.check(arch=arch, seed=seed, **own)
+        sizes_of = {given: _sizes_of(self.form(*given)) for given in self._sets()}
+        everywhere = set().union(*sizes_of.values())
+        for given, its in sizes_of.items():
+            own = {s: v for s, v in sizes.items() if s in its or s not in everywhere}
+            out[frozenset(given)] = self.form(*given).check(arch=arch, seed=seed, **own)
         return out
 
     def __repr__(self) -> str:

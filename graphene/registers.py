@@ -17,7 +17,7 @@ from graphene.expressions import Expression, _nodes, _whole, plain, where
 from graphene.specs import _record, move
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["bitcast", "let", "load"]
 
@@ -159,6 +159,66 @@ def _assign(self: Tensor, key: Any, value: Any) -> None:
         move(place, value)
 
 
+def _bool(self: Tensor) -> bool:
+    """Raises LayoutError SYM_RUNTIME_BOOL, because a tensor's values are known only when the kernel runs."""
+    refuse(
+        "SYM_RUNTIME_BOOL",
+        "a tensor has no truth value in Python",
+        [f"got: {self}"],
+        "use gr.where to choose elements, `with gr.if_(x != 0):` to branch, or `is None` to ask whether there is a "
+        "tensor",
+    )
+
+
+def _coords(self: Tensor) -> tuple[Any, ...]:
+    """The logical coordinates of the executing thread's own elements of a fragment, one integer per dimension.
+
+    They stand in pointwise expressions that are assigned to a tensor of this shape:
+    ``S[:] = gr.where(col <= last, S, -gr.inf)``. Raises LayoutError TENSOR_VALUES for other tensors.
+    """
+    return _core.fragment_coordinates(self)
+
+
+def _valid(self: Tensor) -> Any:
+    """Whether an element of a fragment belongs to the tensor, since a TV layout may reach past the end.
+
+    The result is True if all do, else a condition for `where`. Raises LayoutError TENSOR_VALUES for other tensors.
+    """
+    return _core.fragment_valid(self)
+
+
+def _reduced(self: Tensor, axis: int, name: str, dtype: DType | None = None, lanes: bool = False) -> Tensor:
+    """Declares a fragment with one value per row (``axis=1``) or column (``axis=0``), on the threads that own them.
+
+    Its extent along `axis` is 1, or with ``lanes=True`` the number of threads along it, one partial value per lane. It
+    broadcasts against this fragment. Raises LayoutError REDUCE_FRAGMENT; VerifyError KERNEL_NONE, KERNEL_NAME.
+    """
+    return _core.reduced_fragment(self, axis, name, dtype, lanes)
+
+
+def _updating(op: str) -> Callable[[Tensor, Any], Tensor]:
+    operator = vars(Expression)[f"__{op}__"]
+
+    def update(self: Tensor, other: Any) -> Tensor:
+        _core.record_pointwise(self, _nodes(operator(self, other)))
+        return self
+
+    update.__name__ = update.__qualname__ = f"__i{op}__"
+    update.__doc__ = "Records the assignment to these registers, whole."
+    return update
+
+
+def _install() -> None:
+    operators = [n for n in vars(Expression) if n.startswith("__")]
+    for name in set(operators) - {"__init__", "__bool__", "__repr__", "__hash__", "__slots__", "__doc__", "__module__"}:
+        setattr(Tensor, name, vars(Expression)[name])
+    for op in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "or", "xor"):
+        setattr(Tensor, f"__i{op}__", _updating(op))
+    methods = {"__bool__": _bool, "coords": _coords, "valid": _valid, "reduced": _reduced}
+    for name, function in methods.items():
+        setattr(Tensor, name, function)
+
+
 _view = Tensor.__getitem__
 
 
@@ -184,3 +244,4 @@ def _item(self: Tensor, key: Any) -> Tensor:
 _item.__doc__ = _view.__doc__  # the core's, which says what each kind of index gives
 setattr(Tensor, "__getitem__", _item)  # noqa: B010
 setattr(Tensor, "__setitem__", _assign)  # noqa: B010  (the stub declares it)
+_install()

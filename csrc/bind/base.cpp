@@ -5,6 +5,7 @@
 #include "base/stages.h"
 #include "bind/bind.h"
 #include "bind/gil.h"
+#include "bind/ir_common.h"
 #include "bind/record.h"
 
 namespace graphene::bind {
@@ -143,17 +144,21 @@ void register_base(py::module_& m) {
   });
   m.def(
       "fail",
-      [](const std::string& code, const py::str& message, const std::vector<py::str>& details, const py::str& fix) {
+      [](const std::string& code, const py::str& message, const std::vector<py::str>& details, const py::str& fix,
+         bool located) {
         std::vector<std::string> lines;
         for (const py::str& line : details) lines.push_back(printable_text(line));
         for (std::size_t i = 0; i < all_codes().size(); ++i) {
           if (all_codes()[i].name == code)
-            fail(static_cast<Code>(i), printable_text(message), lines, printable_text(fix));
+            fail(static_cast<Code>(i), printable_text(message), lines, printable_text(fix),
+                 located ? python_location() : SourceLoc{});
         }
         throw py::value_error("no error code is called " + code);
       },
       py::arg("code"), py::arg("message"), py::arg("details") = std::vector<py::str>{}, py::arg("fix") = "",
-      "Raises the exception of a code, so that errors found in Python read like those of the core.");
+      py::arg("located") = false,
+      "Raises the exception of a code, so that errors found in Python read like those of the core. With `located` it "
+      "names the line of the program: the innermost frame outside of the package.");
   register_record(m, "StageTime", "One stage: milliseconds that were spent in it, and how often it was entered.",
                   field("name", &StageTime::name), field("ms", &StageTime::ms), field("calls", &StageTime::calls));
   m.def(

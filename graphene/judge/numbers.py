@@ -299,6 +299,13 @@ def _modes(shape: Any) -> list[Any]:
     return shape if isinstance(shape, list) else [shape]
 
 
+def extents_by_id(signature: Signature, body: list[Any]) -> dict[int, list[Any]]:
+    """For each tensor of a kernel, by its id: the extents of its outermost level."""
+    tensors = [a for a in signature.data["args"] if "type" in a]
+    tensors += [s for s in statements(body) if "id" in s and "type" in s]
+    return {t["id"]: _modes(t["type"]["levels"][0]["shape"]) if t["type"]["levels"] else [] for t in tensors}
+
+
 def lengths_of_parts(signature: Signature, body: list[Any]) -> dict[str, set[str]]:
     """For each integer read from data, and each symbol, the symbols in the extents of tensors that it cuts windows
     from.
@@ -306,17 +313,12 @@ def lengths_of_parts(signature: Signature, body: list[Any]) -> dict[str, set[str
     A divisor of a part's length (a packed sequence's by a tile, that of longer lines) is also a number of the whole's
     length. Integers that are read from data also count for the tensors that they index.
     """
-    shapes: dict[int, list[Any]] = {}
-    for a in signature.data["args"]:
-        if "type" in a:
-            shapes[a["id"]] = _modes(a["type"]["levels"][0]["shape"]) if a["type"]["levels"] else []
+    shapes = extents_by_id(signature, body)
     read = {s["var"] for s in statements(body) if s["stmt"] == "index"}
     found: dict[str, set[str]] = {n: set() for n in read.union(signature.symbols)}
     for s in statements(body):
         if s["stmt"] != "view":
             continue
-        levels = s["type"]["levels"]
-        shapes[s["id"]] = _modes(levels[0]["shape"]) if levels else []
         extents = shapes.get(s["of"], [])
         cut = s.get("window")
         used = [(0, f"{cut['start']} + {cut['size']}")] if cut else list(enumerate(s.get("index", ())))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from graphene.judge.formats import is_float
-from graphene.judge.numbers import names_of, statements
+from graphene.judge.numbers import extents_by_id, names_of, statements
 from graphene.judge.signature import Argument, Facts, Signature, evaluate
 from graphene.judge.trees import plain
 
@@ -62,15 +62,12 @@ def of_tensors(signature: Signature, body: list[Any]) -> dict[str, Allowed]:
     every = list(statements(body))
     base: dict[int, int] = {}
     known: dict[int, set[str]] = {}
-    dtypes: dict[int, str] = {}
-    shapes: dict[int, list[Any]] = {}
+    shapes = extents_by_id(signature, body)
+    conditions = {s["id"] for s in every if "id" in s and "type" in s and s["type"]["dtype"] == "pred"}
     names = {a.name for a in signature.arguments if isinstance(a, Argument) and not is_float(a.dtype)}
     for a in signature.data["args"]:
-        if "type" in a:
-            dtypes[a["id"]] = a["type"]["dtype"]
-            shapes[a["id"]] = _modes(a["type"])
-            if a["name"] in names:
-                known[a["id"]] = {a["name"]}
+        if "type" in a and a["name"] in names:
+            known[a["id"]] = {a["name"]}
 
     def root(i: int) -> int:
         while i in base:
@@ -78,8 +75,6 @@ def of_tensors(signature: Signature, body: list[Any]) -> dict[str, Allowed]:
         return i
 
     for s in every:
-        if "id" in s and "type" in s:
-            dtypes[s["id"]], shapes[s["id"]] = s["type"]["dtype"], _modes(s["type"])
         if s["stmt"] == "view":
             base[s["id"]] = s["of"]
     grown = True
@@ -88,7 +83,7 @@ def of_tensors(signature: Signature, body: list[Any]) -> dict[str, Allowed]:
         for s in every:
             if s["stmt"] != "spec" or "body" in s:
                 continue
-            outs = [root(i) for i in s.get("outs", ()) if dtypes.get(i) != "pred"]
+            outs = [root(i) for i in s.get("outs", ()) if i not in conditions]
             given: set[str] = set()
             for x in s.get("ins", ()):
                 if isinstance(x, dict) and isinstance(x.get("tensor"), int):
@@ -114,11 +109,3 @@ def of_tensors(signature: Signature, body: list[Any]) -> dict[str, Allowed]:
                     for name in variables[variable]:
                         places.setdefault(name, {})[variable, place, extent] = None
     return {name: Allowed(tuple(dict.fromkeys(f)), tuple(places.get(name, ()))) for name, f in facts.items()}
-
-
-def _modes(kind: Any) -> list[Any]:
-    levels = kind["levels"]
-    if not levels:
-        return []
-    shape = levels[0]["shape"]
-    return shape if isinstance(shape, list) else [shape]

@@ -12,7 +12,7 @@ from graphene.errors import GrapheneError
 from graphene.kernels.mlp import MlpConfig, mlp_kernel
 from graphene.kernels.mlp_sm90 import MlpSm90Config, mlp_sm90
 from graphene.kernels.traced import Traced, trace
-from graphene.ops.core.activations import ACTIVATIONS, activate, slope
+from graphene.ops.core.activations import ACTIVATIONS, activate, slope, wide_dtype
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, check_tensors, same_shape, shape_text
 from graphene.ops.core.context import lower
 from graphene.ops.core.define import SIMULATED, Arg, Defined, Definition, is_compiling, public
@@ -254,7 +254,7 @@ def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     if any(map(_is_function, ctx.activations)):
         fail("OP_ARGUMENT", f"{NAME}: there is no gradient through a function of registers", [],
              "pass the name of an activation, or call it under torch.no_grad()")  # fmt: skip
-    wide = torch.float64 if g.dtype == torch.float64 else torch.float32
+    wide = wide_dtype(g.dtype)
     rows = prod(x.shape[:-1])
     inputs, sums = [x.reshape(rows, x.shape[-1])], []
     for w, b, a in zip(weights, biases, acts, strict=True):

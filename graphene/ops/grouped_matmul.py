@@ -9,6 +9,7 @@ from typing import Any
 from graphene import _core, dtypes
 from graphene.kernels.arguments import MOST_BLOCKS_YZ
 from graphene.kernels.gemm.grouped import GroupedConfig, grouped_kernel
+from graphene.ops.core.activations import wide_dtype
 from graphene.ops.core.checks import check_devices, check_dtypes, readable, same_shape, shape_text
 from graphene.ops.core.context import lower
 from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, public
@@ -51,7 +52,7 @@ def results(a: Tensor, b: Tensor, offsets: Tensor) -> list[tuple[Any, Any]]:
 
 def reference(a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
     """The same by PyTorch's operators, in fp32 (fp64 for fp64), rounded once; it reads the offsets."""
-    wide = torch.float64 if a.dtype == torch.float64 else torch.float32
+    wide = wide_dtype(a.dtype)
     ends = [0, *offsets.tolist()]
     pairs = list(itertools.pairwise(ends))
     if b.dim() == 2:

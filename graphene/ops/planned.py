@@ -13,6 +13,7 @@ from typing import Any
 
 from graphene import _core
 from graphene.dtypes import torch_type
+from graphene.ops.core.activations import ACTIVATIONS, activate
 from graphene.ops.core.checks import check_devices, check_tensors, shape_text
 from graphene.ops.core.define import Arg, Defined, Definition
 from graphene.ops.core.torch import Tensor, fail, torch
@@ -105,12 +106,11 @@ def configure(first: Arg, rest: Sequence[Arg], plan: Sequence[str]) -> Any:
 
 
 def _functions() -> dict[str, Callable[..., Any]]:
-    f = torch.nn.functional
     return {
+        **{name: functools.partial(activate, activation=name) for name in ACTIVATIONS},
         "neg": torch.neg, "abs": torch.abs, "exp": torch.exp, "exp2": torch.exp2, "log": torch.log,
         "log2": torch.log2, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "rcp": torch.reciprocal, "erf": torch.erf,
-        "gelu": f.gelu, "gelu_tanh": lambda x: f.gelu(x, approximate="tanh"), "relu": torch.relu,
-        "sigmoid": torch.sigmoid, "silu": f.silu, "tanh": torch.tanh, "add": torch.add, "sub": torch.sub,
+        "add": torch.add, "sub": torch.sub,
         "mul": torch.mul, "div": torch.div, "max": torch.maximum, "min": torch.minimum, "lt": torch.lt,
         "le": torch.le, "eq": torch.eq, "where": torch.where,
     }  # fmt: skip

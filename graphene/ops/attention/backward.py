@@ -38,6 +38,7 @@ from graphene.ops.attention.recipe import (
     whole,
     window_of,
 )
+from graphene.ops.core.activations import wide_dtype
 from graphene.ops.core.define import Arg, Defined, Definition
 from graphene.ops.core.kernels import DTYPES, memory_bytes, target_device
 from graphene.ops.core.torch import Tensor, torch
@@ -304,7 +305,7 @@ class AttentionGradients:
 
 def _delta_results(g: Tensor, out: Tensor, _: Tensor) -> list[tuple[Any, Any]]:
     shape = (*out.shape[:-3], out.shape[-2], out.shape[-3])
-    return [(shape, torch.float64 if out.dtype == torch.float64 else torch.float32)]
+    return [(shape, wide_dtype(out.dtype))]
 
 
 def _configure_delta(g: Arg, out: Arg, g_lse: Arg | None) -> Any:
@@ -329,7 +330,7 @@ def _delta_kernel(what: Attention, lse: bool) -> Any:
 
 
 def _delta_reference(g: Tensor, out: Tensor, g_lse: Tensor) -> Tensor:
-    wide = torch.float64 if out.dtype == torch.float64 else torch.float32
+    wide = wide_dtype(out.dtype)
     delta = (g.to(wide) * out.to(wide)).sum(-1).transpose(-1, -2)
     return (delta if g_lse is None else delta - g_lse).contiguous()
 

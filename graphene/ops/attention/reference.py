@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from graphene.ops.core.activations import wide_dtype
 from graphene.ops.core.torch import Tensor, torch
 
 
@@ -26,7 +27,7 @@ class Problem:
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor, numbers: tuple[Any, ...]) -> None:
         causal, left, right, scale, self.softcap = numbers
-        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+        wide = wide_dtype(q.dtype)
         self.group = max(q.shape[2] // max(k.shape[2], 1), 1)
         self.scale = scale
         self.q = q.transpose(1, 2).to(wide)
