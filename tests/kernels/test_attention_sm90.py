@@ -44,6 +44,10 @@ CONFIGS = {
         ONE, q_in_registers=True, what=replace(CAUSAL, group=2), lse=True, training=True
     ),
     "a block for each masked tile": replace(ONE, what=Attention(16, mask=Extra(rows=False))),
+    "a block without a warp that copies": replace(ONE, what=replace(CAUSAL, left=True, group=2), copier=False),
+    "a masked block without a warp that copies": replace(
+        ONE, what=Attention(16, mask=Extra(rows=False)), copier=False, stages=3, lse=True
+    ),
     "uneven tiles": replace(SMALL, consumers=3, queries=2, uneven=True, lse=True),
     "uneven tiles, bias": replace(
         SMALL, what=Attention(16, bias=Extra(gr.fp16)), consumers=2, apart=False, uneven=True, turns=False
@@ -118,7 +122,11 @@ def test_packed_sequences(what: Attention, ends: tuple[list[int], list[int]]) ->
     with np.errstate(divide="ignore"):
         want = reference.forward(what, True, **wide, **numbers)
     got = {n: np.full(x.shape, np.nan, np.float16 if n == "O" else np.float32) for n, x in want.items()}
-    for c in ForwardSm90(what, 32, 2, lse=True), replace(ONE, what=what, BN=32, consumers=2, lse=True):
+    for c in (
+        ForwardSm90(what, 32, 2, lse=True),
+        replace(ONE, what=what, BN=32, consumers=2, lse=True),
+        replace(ONE, what=what, BN=32, lse=True, copier=False),
+    ):
         kernel = attention_forward_sm90(c)
         kernel(*given.values(), *starts, *got.values(), *numbers.values(), int(np.diff(starts[0]).max()))
         for n, x in want.items():
@@ -172,6 +180,8 @@ def test_refusals() -> None:
         ForwardSm90(Attention(64), cubic=9)
     with pytest.raises(VerifyError, match="training does not fit"):
         ForwardSm90(Attention(64), training=True)
+    with pytest.raises(VerifyError, match="only a single consumer copies"):
+        ForwardSm90(Attention(64), copier=False)
 
 
 @pytest.mark.parametrize(
@@ -181,8 +191,9 @@ def test_refusals() -> None:
         ForwardSm90(Attention(128, right=True, softcap=True), 128, 2, lse=True),
         ForwardSm90(Attention(64, right=True, varlen=True), 128, 2, 3),
         ForwardSm90(Attention(128), 128, 2, cubic=2),
+        ForwardSm90(Attention(64, varlen=True), 64, 1, 2, 1, False, persistent=False, copier=False),
     ],
-    ids=["three consumers", "two consumers", "packed", "polynomials"],
+    ids=["three consumers", "two consumers", "packed", "polynomials", "no copier"],
 )
 def test_it_compiles_without_spills(c: ForwardSm90) -> None:
     done = attention_forward_sm90(c).compile("sm_90a")  # serialised products are an error

@@ -352,6 +352,19 @@ def _() -> Case:
     return Case(kernel, [functools.partial(call, n) for n in (70, 52)])
 
 
+@case("attention_forward_sm90, without a warp that copies")
+def _() -> Case:
+    """A window: three tiles of keys or more for two places, the first of them not the first of all."""
+
+    def call(sq: int, sk: int, left: int) -> list[Any]:
+        q, k, v = (normal(i, 1, s, 2, 16) for i, s in enumerate((sq, sk, sk)))
+        return [q, k, v, np.full_like(q, np.nan), 1.5, left, 3]
+
+    what = Attention(16, left=True, right=True)
+    config = ForwardSm90(what, 16, 1, 2, 1, False, persistent=False, copier=False)
+    return Case(attention_forward_sm90(config), [functools.partial(call, *c) for c in ((70, 90, 20), (40, 90, 0))])
+
+
 @case("attention_forward_sm90, polynomials")
 def _() -> Case:
     """Half of the columns; a maximum that grows by much, so that some weights are zero."""

@@ -42,16 +42,20 @@ def staged(a: Attention, name: str, rows: int, stages: int | None = None) -> gr.
 
 
 class TileRing:
-    """Tiles in shared memory, filled by TMA. `full[i]` says that one has come, `empty[i]` that all have read it."""
+    """Tiles in shared memory, filled by TMA. `full[i]` says that one has come, `empty[i]` that all have read it.
 
-    def __init__(self, a: Attention, name: str, rows: int, stages: int, readers: int) -> None:
-        self.name, self.stages = name, stages
+    `alone`: their only reader fills them itself, and nobody waits for `empty`.
+    """
+
+    def __init__(self, a: Attention, name: str, rows: int, stages: int, readers: int, alone: bool = False) -> None:
+        self.name, self.stages, self.alone = name, stages, alone
         self.tiles, self.readers = staged(a, f"s{name}", rows, stages), readers
 
     def barriers(self) -> None:
         """Declares them; behind all tiles, whose places have more zeros at their end."""
         self.full = gr.mbarrier(f"{self.name}_full", self.stages, arrivals=1)
-        self.empty = gr.mbarrier(f"{self.name}_empty", self.stages, arrivals=self.readers)
+        if not self.alone:
+            self.empty = gr.mbarrier(f"{self.name}_empty", self.stages, arrivals=self.readers)
 
     def producer(self) -> None:
         """Declares the position of the thread that fills it."""
@@ -67,6 +71,11 @@ class TileRing:
         gr.move(self.tiles[i], source, atom=gr.atom("tma.load"), done=self.full[i])
         self.put.advance()
 
+    def fill(self, stage: Any, source: gr.Tensor) -> None:
+        """Starts the copy of a tile to a stage that the caller, a thread of the only reader, knows to be free."""
+        self.full[stage].arrive(expect=[self.tiles[stage]])
+        gr.move(self.tiles[stage], source, atom=gr.atom("tma.load"), done=self.full[stage])
+
     def consumer(self, mine: Any) -> None:
         """Declares the position of the threads `mine`, who read all tiles."""
         self.mine = mine
@@ -80,10 +89,15 @@ class TileRing:
         """Waits until it has come."""
         self.full[self.get.index].wait(self.get.phase)
 
-    def release(self) -> None:
-        """Gives it back. One thread speaks for all of `mine`, who must have waited for their products together."""
+    def release(self, refill: Callable[[], None] | None = None) -> None:
+        """Gives it back, or fills it again, if nobody else does that. One thread speaks for all of `mine`, who must
+        have waited for their products together.
+        """
         with gr.only(self.mine.elect()):
-            self.empty[self.get.index].arrive()
+            if refill is None:
+                self.empty[self.get.index].arrive()
+            else:
+                refill()
         self.get.advance()
 
 

@@ -108,12 +108,14 @@ class _Hopper:
         (self.shares if a.varlen and c.persistent else self.order).blocks()
         if c.persistent:
             threads = gr.threads(128 * (1 + c.consumers))
-            producer, consumers = threads[0:128], threads[128 : 128 * (1 + c.consumers)].tile(128)
+            producer: gr.ThreadTensor | None = threads[0:128]
+            consumers = threads[128 : 128 * (1 + c.consumers)].tile(128)
         else:
-            threads = gr.threads(128 * c.consumers + 32)
-            producer, consumers = threads[128 * c.consumers : threads.size], threads[0 : 128 * c.consumers].tile(128)
-        self.q = TileRing(a, "Q", c.BM, c.queries, c.consumers)
-        self.k, self.v = (TileRing(a, n, c.BN, c.stages, c.consumers) for n in "KV")
+            threads = gr.threads(128 * c.consumers + 32 * c.copier)
+            producer = threads[128 * c.consumers : threads.size] if c.copier else None
+            consumers = threads[0 : 128 * c.consumers].tile(128)
+        self.q = TileRing(a, "Q", c.BM, c.queries, c.consumers, not c.copier)
+        self.k, self.v = (TileRing(a, n, c.BN, c.stages, c.consumers, not c.copier) for n in "KV")
         self.sO = staged(a, "sO", c.BM) if c.apart else None
         for ring in (self.q, self.k, self.v):
             ring.barriers()
@@ -131,11 +133,12 @@ class _Hopper:
         gr.wait_kernels()
         if not c.persistent:
             self.choose(threads)
-        with gr.only(producer):
-            if c.moves_registers:
-                gr.setmaxnreg(c.registers[0])
-            with gr.only(producer.elect()):
-                self.produce()
+        if producer is not None:
+            with gr.only(producer):
+                if c.moves_registers:
+                    gr.setmaxnreg(c.registers[0])
+                with gr.only(producer.elect()):
+                    self.produce()
         with gr.only(consumers):
             if c.moves_registers:
                 gr.setmaxnreg(c.registers[1])
@@ -324,7 +327,7 @@ class _Hopper:
         c = self.c
         gr.init(self.acc, 0)
         self.online.begin()
-        if not c.uneven:
+        if not c.uneven and c.copier:
             self.q.wait()
         if steps is None:
             names = [n for n in ("hi", "count", "behind", "before") if n in self.notes.limits]
@@ -338,11 +341,13 @@ class _Hopper:
         def outside(i: Any) -> Any:  # of the tiles that are seen whole
             return i < behind if before is None else (i < behind) + (i > before) > 0
 
+        if not c.copier:
+            self.begin_copies(hi, steps["count"])
         self.k.wait()
         gr.fence(self.qk)
         self.scores()
         gr.wait(self.qk, pending=0)
-        self.k.release()
+        self.release(self.k, hi - 1)
         if self.starts:
             self.clear_values(hi)
         self.change(r, hi - 1)
@@ -351,7 +356,7 @@ class _Hopper:
         self.P[:] = self.S  # C layout to A layout: the same owners, so only a conversion
         for i in gr.loop("i", steps["count"], start=1):
             self.step(r, hi - 1 - i, outside(i))
-        if c.apart or not c.persistent:
+        if c.copier and (c.apart or not c.persistent):
             self.q.release()  # the last scores are done
         gr.fence(self.pv)
         self.values()
@@ -359,6 +364,36 @@ class _Hopper:
             self.m_tile, self.h, b = self.notes.read(r, "m", "h", "b")
             self.place = self.sequence(b)
         self.finish()
+
+    def begin_copies(self, hi: Any, count: Any) -> None:
+        """Starts the copies of the queries and of the first tiles of keys and values, by a thread of the consumer."""
+        c, a, place = self.c, self.a, self.place
+        self.end = hi - count
+        self.sources = [
+            self.lines(t, self.h // a.group, place, True).tile([c.BN, a.depth])[:, 0] for t in (self.K, self.V)
+        ]
+        with gr.only(self.mine.elect()):
+            self.q.fill(0, self.lines(self.Q, self.h, place, False).tile([c.BM, a.depth])[self.m_tile, 0])
+            for stage in range(c.stages):
+                with gr.if_(count > stage):
+                    n = self.number(f"n{stage}", hi - 1 - stage, self.m_tile, self.h, self.b)
+                    for ring, source in zip((self.k, self.v), self.sources, strict=True):
+                        ring.fill(stage, source[n])
+        self.q.wait()
+
+    def release(self, ring: TileRing, n: Any) -> None:
+        """Gives back the place of tile n of keys or values. Without a producer the next tile is copied to it."""
+        if self.c.copier:
+            ring.release()
+            return
+
+        def refill() -> None:
+            later = n - self.c.stages
+            with gr.if_(later >= self.end):
+                at = self.number("later", gr.max(later, 0), self.m_tile, self.h, self.b)
+                ring.fill(ring.get.index, self.sources[ring is self.v][at])
+
+        ring.release(refill)
 
     def clear_values(self, hi: Any) -> None:
         """Replaces the values behind a packed sequence's last key by zeros: whatever lies there, its weight is 0."""
@@ -414,7 +449,7 @@ class _Hopper:
         if self.turn is not None:
             self.turn[(self.w + 1) % self.c.consumers].arrive()
         gr.wait(self.qk, pending=1)  # S is there, acc is not
-        self.k.release()
+        self.release(self.k, n)
         self.change(tile, n)
         if self.c.differ or self.M is not None:  # else only the last tile has keys that are not there
             self.hide(tile, n, outside)
@@ -428,7 +463,7 @@ class _Hopper:
                 gr.wait(self.pv, pending=0)
         else:
             gr.wait(self.pv, pending=0)
-        self.v.release()
+        self.release(self.v, n + 1)
         self.P[:] = self.S
         if self.c.lazy and not self.c.late:
             with gr.if_(gr.index(self.grows, 0, 1) > 0):
@@ -505,7 +540,8 @@ class _Hopper:
         if c.training:
             total[:] = self.online.multiplied(self.S, total)
         gr.wait(self.pv, pending=0)
-        self.v.release()
+        if c.copier:
+            self.v.release()
         out = gr.fragment("out", [64, a.depth], a.dtype, self.pv.c, on=self.mine)
         if self.wide is None:
             out[:] = self.acc * gr.where(total == 0, 0, gr.rcp(total))

@@ -21,10 +21,11 @@ class ForwardSm90:
     their own, else from that of the queries. `turns`: consumers take turns at the tensor cores. `lazy`: sums shrink
     only where a maximum has grown by more than 2^8. `lse`, `training`: as in ``ForwardConfig``. `persistent`: a block
     goes through many tiles of queries; else each tile has a block of its own, whose producer is a warp, without turns,
-    and several such blocks share a multiprocessor. `uneven`: tiles have the queries of all consumers or of all but one,
-    as blocks have equal work; all rows see the same keys. `q_in_registers`: narrow products read half as much of shared
-    memory. `cubic`: of the BN / 16 pieces of a row of scores, how many have their exponentials by multiply-adds, with a
-    relative error of 8e-5, in place of the unit for functions. Raises VerifyError KERNEL_ARGUMENT.
+    and several such blocks share a multiprocessor. `copier`: False leaves the copies of such a block to a thread of its
+    only consumer, so that more blocks have registers. `uneven`: tiles have the queries of all consumers or of all but
+    one, as blocks have equal work; all rows see the same keys. `q_in_registers`: narrow products read half as much of
+    shared memory. `cubic`: of the BN / 16 pieces of a row of scores, how many have their exponentials by multiply-adds,
+    with a relative error of 8e-5, in place of the unit for functions. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     what: Attention
@@ -41,10 +42,11 @@ class ForwardSm90:
     uneven: bool = False
     q_in_registers: bool = False
     cubic: int = 0
+    copier: bool = True
 
     def __post_init__(self) -> None:
         instance("ForwardSm90", "what", self.what, Attention)
-        for name in ("apart", "turns", "lazy", "lse", "training", "persistent", "uneven", "q_in_registers"):
+        for name in ("apart", "turns", "lazy", "lse", "training", "persistent", "uneven", "q_in_registers", "copier"):
             flags("ForwardSm90", name, (getattr(self, name),), 1)
         size("ForwardSm90", "BN", self.BN, multiple_of=16, most=256)
         size("ForwardSm90", "consumers", self.consumers, most=3)
@@ -60,6 +62,9 @@ class ForwardSm90:
         if not self.persistent and self.queries > 1:
             got = ["want: queries=1, or persistent=True", f"got: queries={self.queries}"]
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: a block of one tile has one tile of queries", got)
+        if not self.copier and (self.persistent or self.consumers > 1):
+            got = ["want: persistent=False, consumers=1", f"got: {self.persistent}, {self.consumers}"]
+            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: only a single consumer copies its own tiles", got)
         if self.uneven and (self.differ or not self.persistent or self.consumers < 2):
             got = ["want: persistent=True, two consumers or more, no window, packed sequences or mask of queries"]
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: uneven tiles do not fit", got, "take uneven=False")
