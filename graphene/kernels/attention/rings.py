@@ -115,14 +115,19 @@ class Order:
     ) -> None:
         self.persistent = persistent
         self.most, row_tiles = MOST // each + 1, gr.ceil_div(rows, each)
-        self.row_tiles, self.heads, self.together = row_tiles, heads, together
+        self.row_tiles, self.heads, self.batch, self.together = row_tiles, heads, batch, together
         self.all_heads = gr.min(prod([batch, heads], start=1), MOST_TILES // 2)
         self.tiles = gr.min(prod([batch, heads, row_tiles], start=1), MOST_TILES)
         self.workers = gr.max(1, gr.min(gr.sm_count(), self.tiles))
         self.each = prod([batch, heads, row_tiles], start=1)
 
     def blocks(self) -> Any:
-        """Declares them."""
+        """Declares them. Where a block has one tile and heads are not mixed, the grid says which, without divisions."""
+        self.given = None
+        if not self.persistent and self.together is None:
+            made = gr.blocks(self.row_tiles, self.heads, self.batch)
+            self.given = made.indices()
+            return made
         made = gr.blocks(self.workers if self.persistent else self.each)
         (self.block,) = made.indices()
         return made
@@ -143,7 +148,7 @@ class Order:
     def places(self, name: str) -> Any:
         """The tiles of this block: their number, the tile of rows, the head, and the member of the batch."""
         if not self.persistent:
-            yield 0, *self.place(self.block)
+            yield 0, *(self.place(self.block) if self.given is None else self.given)
             return
         rounds, place = self.rounds(name)
         for r in gr.loop(name, rounds):
