@@ -51,22 +51,31 @@ class RotaryConfig:
         size(name, "threads", self.threads, multiple_of=32, most=1024)
         if self.pairs == "neighbours":
             choice(name, "vector, of neighbours,", self.vector, (2, 4, 8))
-        choice(name, "lanes of a head", self.lanes, (1, 2, 4, 8, 16, 32))
 
     @property
-    def vectors(self) -> int:
-        """How many vectors of a head each thread has: those of both halves, or one."""
+    def parts(self) -> int:
+        """The parts of a head that turn together: both halves, or the whole of it."""
         return 2 if self.pairs == "halves" else 1
 
     @property
-    def used(self) -> int:
-        """The lanes that hold a head."""
-        return self.width // (self.vectors * self.vector)
+    def vectors(self) -> int:
+        """The vectors of a part."""
+        return self.width // (self.parts * self.vector)
 
     @property
     def lanes(self) -> int:
-        """The lanes of a head, a power of two."""
-        return 1 << (self.used - 1).bit_length()
+        """The lanes of a head, a power of two, at most a warp."""
+        return min(32, 1 << (self.vectors - 1).bit_length())
+
+    @property
+    def steps(self) -> int:
+        """How many vectors of each part a lane has, `lanes` vectors apart."""
+        return -(-self.vectors // self.lanes)
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """The (step, part) of each vector that a thread has of a head."""
+        return [(step, part) for step in range(self.steps) for part in range(self.parts)]
 
 
 def _promise(c: RotaryConfig) -> Callable[..., dict[str, Any]]:
@@ -129,31 +138,32 @@ def rotary_kernel(config: RotaryConfig) -> gr.Kernel:
         addend, eps = (gr.param(n, gr.fp32) if c.norm else None for n in ("addend", "eps"))
         threads = gr.threads(c.threads)
         groups, rows = threads.tile(c.lanes), c.threads // c.lanes
-        parts = [n // c.each for n in c.heads]
-        tile, part, b = gr.blocks(gr.ceil_div(S, rows), parts[0] + parts[1], B).indices()
+        tasks = [n // c.each for n in c.heads]
+        tile, task, b = gr.blocks(gr.ceil_div(S, rows), tasks[0] + tasks[1], B).indices()
         group, lane = groups.indices()
         at = tile * rows + group
-        # cos[i], sin[i]: of the thread's i-th vector.
+        mine = [lane + (step * c.lanes + part * c.vectors) for step, part in c.places]  # the thread's vectors
         cos, sin = (
-            [_read(f"{n}{i}", t[b, :, :], at, lane + i * c.used, c) for i in range(c.vectors)]
+            [_read(f"{n}{i}", t[b, :, :], at, vector, c) for i, vector in enumerate(mine)]
             for n, t in zip(("cos", "sin"), turns, strict=True)
         )
         for i in range(2):
-            first = part - parts[0] if i else part
-            with gr.if_(part >= parts[0]) if i else gr.if_(part < parts[0]):
+            first = task - tasks[0] if i else task
+            with gr.if_(task >= tasks[0]) if i else gr.if_(task < tasks[0]):
                 of = [first * c.each + h for h in range(c.each)]
                 held = [
-                    [_read(f"x{i}{h}{j}", X[i][b, :, head, :], at, lane + j * c.used, c) for j in range(c.vectors)]
+                    [_read(f"x{i}{h}{j}", X[i][b, :, head, :], at, vector, c) for j, vector in enumerate(mine)]
                     for h, head in enumerate(of)
                 ]
-                scale = [_factors(factors[i], addend, lane + j * c.used, c, f"f{i}{j}") for j in range(c.vectors)]
+                scale = [_factors(factors[i], addend, vector, c, f"f{i}{j}") for j, vector in enumerate(mine)]
                 for head, x in zip(of, held, strict=True):
                     h = x if eps is None else _normal(x, scale, eps, groups[group], lane, c)
                     y = _turned(h, cos, sin, c)
                     out = Y[i][b, :, head, :].tile([1, V])
-                    with gr.if_((at < S) * (lane < c.used)):
-                        for j, value in enumerate(y):
-                            gr.move(out[at, lane + j * c.used][0, :], value)
+                    for step in range(c.steps):
+                        with gr.if_((at < S) * (lane < c.vectors - step * c.lanes)):
+                            for vector, value in list(zip(mine, y, strict=True))[step * c.parts :][: c.parts]:
+                                gr.move(out[at, vector][0, :], value)
     return kernel
 
 
@@ -178,13 +188,13 @@ def _normal(x: list[gr.Tensor], scale: list[Any], eps: Any, group: Any, lane: An
     total, own = gr.alloc("total", [], gr.fp32, gr.RF), gr.alloc("own", [], gr.fp32, gr.RF)
     square = gr.alloc("square", [c.vector], gr.fp32, gr.RF)
     gr.init(total, 0)
-    for v in x:
+    for (step, _), v in zip(c.places, x, strict=True):
         square[:] = v * v
         gr.reduce("add", own, square, axis=0)
-        total[...] = total + own
+        left = c.vectors - step * c.lanes
+        # Lanes beyond a part have read some of the next one.
+        total[...] = total + (own if left >= c.lanes else gr.where(lane < left, own, 0))
     if c.lanes > 1:
-        if c.used < c.lanes:  # lanes beyond the head have read a part of it, too
-            total[...] = gr.where(lane < c.used, total, 0)
         gr.allreduce("add", total, on=group)
     total[...] = gr.rsqrt(total * (1 / c.width) + eps)
     made = []
@@ -196,12 +206,13 @@ def _normal(x: list[gr.Tensor], scale: list[Any], eps: Any, group: Any, lane: An
 
 
 def _turned(h: list[gr.Tensor], cos: list[gr.Tensor], sin: list[gr.Tensor], c: RotaryConfig) -> list[gr.Tensor]:
-    y = [gr.alloc(f"y{i}", [c.vector], c.dtype, gr.RF) for i in range(c.vectors)]
-    if c.pairs == "halves":
-        y[0][:] = h[0] * cos[0] - h[1] * sin[0]
-        y[1][:] = h[1] * cos[1] + h[0] * sin[1]
-        return y
-    for i in range(0, c.vector, 2):
-        y[0][i] = h[0][i] * cos[0][i] - h[0][i + 1] * sin[0][i]
-        y[0][i + 1] = h[0][i + 1] * cos[0][i + 1] + h[0][i] * sin[0][i + 1]
+    y = [gr.alloc(f"y{i}", [c.vector], c.dtype, gr.RF) for i in range(len(h))]
+    for v in range(0, len(h), c.parts):
+        if c.pairs == "halves":
+            y[v][:] = h[v] * cos[v] - h[v + 1] * sin[v]
+            y[v + 1][:] = h[v + 1] * cos[v + 1] + h[v] * sin[v + 1]
+            continue
+        for i in range(0, c.vector, 2):
+            y[v][i] = h[v][i] * cos[v][i] - h[v][i + 1] * sin[v][i]
+            y[v][i + 1] = h[v][i + 1] * cos[v][i + 1] + h[v][i] * sin[v][i + 1]
     return y

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 from graphene import _core, dtypes
 from graphene.kernels.reduction import reduction_kernel
@@ -460,10 +460,9 @@ RMS, ADD_RMS = Norm("rms", add=False).defined, Norm("rms", add=True).defined
 _FP32_EPSILON, _EPSILON = 2.0**-23, {torch.float64: 2.0**-52}
 
 
-def _check_flag(name: str, return_sum: Any) -> None:
-    if return_sum is not True and return_sum is not False:
-        fail("OP_ARGUMENT", f"{name}: argument 'return_sum' is not a bool", [f"got:  {return_sum!r}"],
-             "pass True or False")  # fmt: skip
+def _no_flag(name: str, return_sum: Any) -> NoReturn:
+    fail("OP_ARGUMENT", f"{name}: argument 'return_sum' is not a bool", [f"got:  {return_sum!r}"],
+         "pass True or False")  # fmt: skip
 
 
 @public
@@ -487,7 +486,8 @@ def layer_norm(
 
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
-    _check_flag("layer_norm", return_sum)
+    if return_sum is not True and return_sum is not False:  # here: each call that Python makes costs every call
+        _no_flag("layer_norm", return_sum)
     if residual is not None and return_sum:
         return (ADD_LAYER.dispatched if is_compiling() else ADD_LAYER.core)(
             input, normalized_shape, residual, weight, bias, eps
@@ -517,7 +517,8 @@ def rms_norm(
     """
     if eps is None:
         eps = _EPSILON.get(getattr(input, "dtype", None), _FP32_EPSILON)
-    _check_flag("rms_norm", return_sum)
+    if return_sum is not True and return_sum is not False:  # here: each call that Python makes costs every call
+        _no_flag("rms_norm", return_sum)
     if residual is not None and return_sum:
         return (ADD_RMS.dispatched if is_compiling() else ADD_RMS.core)(
             input, normalized_shape, residual, weight, eps, weight_offset

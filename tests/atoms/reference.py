@@ -49,6 +49,11 @@ PACKED = ("i4", "u4", "fp4e2m1")  # two in a byte, the first in its low bits
 FINITE = ("fp4e", "fp6e")  # without infinity and NaN: their largest number stands for both
 
 
+def stored_shape(dtype: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of the array that holds such a tensor: of bytes, where two elements share one."""
+    return (*shape[:-1], shape[-1] // 2) if dtype in PACKED else shape
+
+
 def decode(dtype: str, raw: np.ndarray) -> np.ndarray:
     """Doubles, or integers as they are."""
     if dtype in PACKED:

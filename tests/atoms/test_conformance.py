@@ -188,7 +188,7 @@ BITS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
 
 def random(torch: Any, dtype: str, shape: tuple[int, ...], small: bool) -> Any:
     """Half of the numbers have random bits, the others moderate values."""
-    t = getattr(torch, TORCH[dtype])
+    t, shape = getattr(torch, TORCH[dtype]), reference.stored_shape(dtype, shape)
     if dtype == "pred":
         return torch.randint(0, 2, shape).bool()
     if small:
@@ -219,6 +219,25 @@ def agree(torch: Any, atom: gr.Atom, want: Any, got: Any) -> Any:
     return same | ((w - g).abs() <= ulps * float(torch.finfo(want.dtype).eps) * scale + tiny)
 
 
+def tensors(torch: Any, case: Case) -> tuple[list[Any], list[Any]]:
+    """Inputs and outputs, as the simulator and the device take them."""
+    args, inputs = signature(case)
+    if any(d not in TORCH for d, _ in args):
+        pytest.skip("torch lacks one of the types")
+    torch.manual_seed(0)
+    ins = [random(torch, d, s, case.small) for d, s in args[:inputs]]
+    outs = [torch.zeros(reference.stored_shape(d, s), dtype=getattr(torch, TORCH[d])) for d, s in args[inputs:]]
+    if combines(case):
+        outs[0] = random(torch, *args[1], case.small)
+    return ins, outs
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_simulator_takes_the_devices_tensors(case: Case) -> None:
+    ins, outs = tensors(pytest.importorskip("torch"), case)
+    case.kernel.simulate(*ins, *outs, arch=arch_of(case))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_device_computes_the_simulators_bits(case: Case) -> None:
@@ -228,20 +247,13 @@ def test_the_device_computes_the_simulators_bits(case: Case) -> None:
     device_arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
     if any(not a.arch.endswith("+") and a.arch.rstrip("af") != device_arch for a in case.entries):
         pytest.skip("the device lacks it")
-    args, inputs = signature(case)
-    if any(d not in TORCH for d, _ in args):
-        pytest.skip("torch lacks one of the types")
-    torch.manual_seed(0)
-    host = [random(torch, d, s, case.small) for d, s in args[:inputs]]
-    outs = [torch.zeros(s, dtype=getattr(torch, TORCH[d])) for d, s in args[inputs:]]
-    if combines(case):
-        outs[0] = random(torch, *args[1], case.small)
+    host, outs = tensors(torch, case)
     device = [t.cuda() for t in (*host, *outs)]
     case.kernel.simulate(*host, *outs, arch=arch_of(case))
     case.kernel(*device)
     torch.cuda.synchronize()
     entries = case.entries * (len(outs) if combines(case) else 1)
-    for atom, want, got in zip(entries, outs, device[inputs:], strict=True):
+    for atom, want, got in zip(entries, outs, device[len(host) :], strict=True):
         same = agree(torch, atom, want, got.cpu())
         if atom.attrs.get("op", ("",))[0] in ("sin", "cos"):  # the fast ones make no sense far from zero
             same |= ~(host[0].to(torch.float64).abs() < 32)

@@ -243,6 +243,15 @@ def _() -> Case:
     return Case(rotary_kernel(config), [lambda: [*given, *factors, *y, 1.0, 1e-5]])
 
 
+@case("rotary_kernel, two steps")
+def _() -> Case:
+    """Heads of 66 elements, read one by one: a half has 33 for 32 lanes, so one lane has two of each."""
+    config = RotaryConfig((1, 1), 66, norm=True, vector=1, threads=32)
+    given = [normal(0, 1, 2, 1, 66), normal(1, 1, 2, 1, 66), normal(2, 1, 2, 66), normal(3, 1, 2, 66)]
+    factors, y = [normal(4, 66), normal(5, 66)], [np.zeros_like(x) for x in given[:2]]
+    return Case(rotary_kernel(config), [lambda: [*given, *factors, *y, 1.0, 1e-5]])
+
+
 @case("rotary_kernel, neighbours")
 def _() -> Case:
     config = RotaryConfig((2, 1), 8, "neighbours", vector=8, threads=32)
@@ -317,8 +326,9 @@ def _() -> Case:
 
 
 def softmax_columns_case(build: Callable[..., gr.Kernel]) -> Case:
-    x = normal(0, 3, 11, 70)
-    x[np.arange(70) % 3, np.arange(70) % 11, np.arange(70)] = 1000
+    """37 rows: two parts of a column's sum, the second not full."""
+    x = normal(0, 2, 37, 70)
+    x[np.arange(70) % 2, np.arange(70) % 37, np.arange(70)] = 1000
     return Case(build(kernels.SoftmaxColumnsConfig(rows=4)), [lambda: [x, np.zeros_like(x)]])
 
 

@@ -47,6 +47,13 @@ def test_values(shape: tuple[int, ...], dim: int, dtype: Any) -> None:
     close(ops.log_softmax(x, dim, torch.float32), x, dim, torch.float32)
 
 
+@pytest.mark.parametrize("shape", [(4096, 32), (20000, 3)])
+def test_rounding_does_not_grow_with_the_rows_of_a_column(shape: tuple[int, ...]) -> None:
+    x = r(*shape, dtype=torch.float32) * 5
+    close(ops.log_softmax(x, 0), x, 0)
+    assert simulated(ops.log_softmax, x, 0)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", list(ULP))
 @pytest.mark.parametrize(("shape", "dim"), [((64, 50257), -1), ((8, 128256), 1), ((4096, 1000), 0), ((3, 40, 64), 1)])

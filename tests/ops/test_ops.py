@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from cpu_cases import ACTIVATIONS, F, close, ns, quiet, r, simulated, want  # no
 
 import graphene as gr  # noqa: E402
 from graphene import ops  # noqa: E402
+from graphene.ops import norms  # noqa: E402
 from graphene.ops.matmul import INTO, MATMUL  # noqa: E402
 
 D = torch.float64
@@ -491,3 +493,16 @@ def test_fake_meta_and_transformed_tensors() -> None:
         pass
 
     assert isinstance(ops.matmul(r(8, 16).as_subclass(Sub), b), Sub)
+
+
+@pytest.mark.parametrize(("name", "core"), [("layer_norm", "LAYER"), ("rms_norm", "RMS")])
+def test_a_norm_enters_no_other_python_function(name: str, core: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before its core, which is written in C++, and for which a function of C stands here."""
+    monkeypatch.setattr(norms, core, SimpleNamespace(core="".format))
+    entered: list[str] = []
+    sys.setprofile(lambda frame, event, _: entered.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        getattr(ops, name)(None, (4,), eps=1e-5)
+    finally:
+        sys.setprofile(None)
+    assert [n for n in entered if n != "is_dynamo_compiling"] == [name]

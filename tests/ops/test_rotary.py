@@ -56,7 +56,9 @@ def right(args: list[Any]) -> None:
     [dict(heads=(4, 2), dim=32), dict(heads=(4, 2), dim=32, norm=True, offset=1.0),
      dict(heads=(3, 1), dim=20, one=True), dict(heads=(2, 1), dim=48, norm=True, angle=torch.float32),
      dict(heads=(2, 2), dim=6, dtype=torch.bfloat16), dict(heads=(1, 1), dim=2),
-     dict(heads=(2, 1), dim=80, one=True, norm=True)],
+     dict(heads=(2, 1), dim=80, one=True, norm=True),
+     dict(heads=(2, 1), dim=256, angle=torch.float32, norm=True), dict(heads=(1, 1), dim=66, norm=True),
+     dict(heads=(2, 1), dim=512)],
     ids=str,
 )  # fmt: skip
 def test_values(how: dict[str, Any], interleaved: bool) -> None:
@@ -74,9 +76,10 @@ def test_views() -> None:
     strided = r(2, 5, 4, 32)[..., ::2]
     right([strided, *args[1:]])
     assert "q is copied first" in ops.explain(ops.rotary, strided, *args[1:])
-    odd = r(2 * 5 * 4 * 16 + 1)[1:].view(2, 5, 4, 16)  # begins at no multiple of a vector
-    for interleaved in (False, True):
-        right([odd, *args[1:-1], interleaved])
+    for dim in (16, 128):  # begins at no multiple of a vector
+        odd, args = r(2 * 5 * 4 * dim + 1)[1:].view(2, 5, 4, dim), given(2, 5, (4, 2), dim)
+        for interleaved in (False, True):
+            right([odd, *args[1:-1], interleaved])
 
 
 @pytest.mark.gpu
@@ -150,7 +153,7 @@ def test_refusals() -> None:
     ("change", "text"),
     [(dict(heads=(3, 2), each=2), "heads[0]"), (dict(width=24), "width"), (dict(pairs="all"), "pairs"),
      (dict(dtype=gr.fp32), "dtype"), (dict(pairs="neighbours", vector=1), "vector"), (dict(norm=1), "norm"),
-     (dict(width=1024, vector=2), "lanes"), (dict(threads=40), "threads")],
+     (dict(width=2048, vector=2), "width"), (dict(threads=40), "threads")],
     ids=str,
 )  # fmt: skip
 def test_configurations_that_no_kernel_has(change: dict[str, Any], text: str) -> None:

@@ -286,7 +286,7 @@ void add_narrow(std::vector<Atom>& list) {
                   .helper = "static __device__ __forceinline__ float __${p}_to_float(u32 s) {\n"
                             "  u32 e = (s & ${Top}) >> ${M}, m = s & (${H}u - 1);\n"
                             "  float d = (float)(e == 0 ? m : (${H}u + m) << (e - 1)) * ${S};\n"
-                            "  return s > ${Top} ? -d : d;\n"
+                            "  return s & (${Top} + 1) ? -d : d;\n"
                             "}\n",
                   .family = {floats},
                   .doc = "Converts ${T} to fp32, exactly, by several instructions.",

@@ -15,6 +15,8 @@ from graphene.kernels.rows.tile import RowTile
 if TYPE_CHECKING:
     from graphene.kernels.rows.block import Part
 
+PART = 8  # powers of a column that a thread adds one by one
+
 __all__ = [
     "SoftmaxColumnsConfig",
     "SoftmaxConfig",
@@ -113,8 +115,8 @@ def softmax_columns_kernel(config: SoftmaxColumnsConfig) -> gr.Kernel:
     """Y[b, :, n] = softmax(X[b, :, n]); fp32 inside, rounded once.
 
     The arguments are X (B, M, N), Y (B, M, N), contiguous along N, of any sizes. A first pass keeps each column's
-    maximum so far and the sum of powers relative to it (online softmax); a second pass writes. Values that are not
-    finite give the results of ``softmax_kernel``.
+    maximum so far and the sum of powers relative to it (online softmax); a second pass writes. What rounding takes
+    from the sum does not grow with M. Values that are not finite give the results of ``softmax_kernel``.
     """
     return _of_columns("softmax_columns", config, log=False)
 
@@ -141,8 +143,9 @@ def _of_columns(name: str, config: SoftmaxColumnsConfig, log: bool) -> gr.Kernel
         tv = gr.tv(gr.Layout((32, c.rows), (c.vector * c.rows, 1)), gr.Layout(c.vector, c.rows))
         x = gr.fragment("x", [c.rows, wide], c.dtype, tv, on=threads)
         y = gr.fragment("y", [c.rows, wide], out, tv, on=threads)
-        v, most, more, total = (
-            gr.fragment(n, [c.rows, wide], gr.fp32, tv, on=threads) for n in ("v", "most", "more", "total")
+        v, most, more, before, part, total, added, excess = (
+            gr.fragment(n, [c.rows, wide], gr.fp32, tv, on=threads)
+            for n in ("v", "most", "more", "before", "part", "total", "added", "excess")
         )
         column_most, column_total, rest = (v.reduced(0, n) for n in ("m", "t", "log_total" if log else "rcp"))
         parts, results = (t[b, :, :].tile([c.rows, wide])[:, strip] for t in (X, Y))
@@ -157,17 +160,29 @@ def _of_columns(name: str, config: SoftmaxColumnsConfig, log: bool) -> gr.Kernel
 
         gr.init(most, -gr.inf)
         gr.init(total, 0)
-        for p in gr.loop("p", gr.ceil_div(M, c.rows), unroll=4):
-            gr.move(x, parts[p], atom=load)
-            v[:] = gr.where(p * c.rows + row < M, x, -gr.inf)
-            more[:] = gr.max(most, v)
-            total[:] = gr.fma(total, power(most - finite(more)), power(v - finite(more)))
-            most[:] = more
+        gr.init(excess, 0)
+        steps = gr.ceil_div(M, c.rows)
+        for q in gr.loop("q", gr.ceil_div(steps, PART)):
+            before[:] = most
+            gr.init(part, 0)
+            for i in gr.loop("i", gr.min(PART, steps - q * PART), unroll=4):
+                p = q * PART + i
+                gr.move(x, parts[p], atom=load)
+                v[:] = gr.where(p * c.rows + row < M, x, -gr.inf)
+                more[:] = gr.max(most, v)
+                part[:] = gr.fma(part, power(most - finite(more)), power(v - finite(more)))
+                most[:] = more
+            more[:] = power(before - finite(most))
+            total[:] = total * more
+            part[:] = part - excess * more
+            added[:] = total + part
+            excess[:] = (added - total) - part  # by what rounding made the sum larger (Kahan)
+            total[:] = added
         gr.reduce("max", column_most, most, axis=0)
         total[:] = total * power(most - column_most)
         gr.reduce("add", column_total, total, axis=0)
         rest[:] = gr.log(column_total) if log else gr.rcp(column_total)
-        for p in gr.loop("q", gr.ceil_div(M, c.rows), unroll=4):
+        for p in gr.loop("p", steps, unroll=4):
             gr.move(x, parts[p], atom=load)
             y[:] = x - column_most - rest if log else power(x - column_most) * rest
             gr.move(results[p], y, atom=store)
