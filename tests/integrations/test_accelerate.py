@@ -17,7 +17,14 @@ from surroundings import ALL, HALF, by_definition, everywhere, states  # noqa: E
 
 import graphene.integrations.transformers as integration  # noqa: E402
 from graphene.errors import LaunchError  # noqa: E402
-from graphene.integrations.transformers import _accelerate, _fused, _measure, _modules, _packing  # noqa: E402
+from graphene.integrations.transformers import (  # noqa: E402
+    _accelerate,
+    _attention,
+    _fused,
+    _measure,
+    _modules,
+    _packing,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::graphene.ops.CpuWarning")
 
@@ -396,6 +403,8 @@ def test_a_measured_model(monkeypatch) -> None:
     monkeypatch.setattr(_measure, "possible", lambda device: True)
     monkeypatch.setattr(_measure, "microseconds", microseconds)
     monkeypatch.setattr(_measure, "ROWS", (1, 2, 3))
+    monkeypatch.setattr(_measure, "QUERIES", (1, 2, 3, 4))
+    monkeypatch.setattr(_measure, "TOKENS", 6)
     monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
     model = integration.accelerate(networks.network("llama", "eager", HALF), show=False)
     rows = {r.where: (r.count, r.now, r.why) for r in integration.accelerated(model).rows}
@@ -405,7 +414,10 @@ def test_a_measured_model(monkeypatch) -> None:
     assert rows["LlamaRMSNorm(32)"] == (3, "one kernel", told)
     assert rows["LlamaMLP: act_fn(gate_proj(x)) * up_proj(x)"] == (2, "one kernel", told)
     assert rows["LlamaAttention: q_proj(x), k_proj(x), v_proj(x)"][1] == "one product"
-    assert len(measured) == 5 * 3 * 2  # norms, sums and norms, gates, joined layers, rotations; rows; ways
+    times = (f"{n} queries: torch 10.0, graphene 5.0 us" for n in _measure.QUERIES)
+    assert rows["LlamaModel: attention"] == (2, "graphene.ops.attention", f"was 'eager'; {'; '.join(times)}")
+    # Attention by its numbers of queries; norms, sums and norms, gates, joined layers, rotations by rows; ways.
+    assert len(measured) == 4 * 2 + 5 * 3 * 2
     assert len(integration.accelerated(model).joined) == 2
 
     def no_memory(call):
@@ -415,6 +427,41 @@ def test_a_measured_model(monkeypatch) -> None:
     model = integration.accelerate(networks.network("bert", "eager", HALF), show=False)
     rows = integration.accelerated(model).rows
     assert {(r.now, r.why) for r in rows if "dense" in r.where} == {("left", "there is no memory to measure it")}
+
+
+@pytest.mark.parametrize("name", ["llama", "bert", "gpt2", "t5", "whisper"])
+def test_attention_that_is_faster_by_pytorch(name, calls, monkeypatch) -> None:
+    """It is left where it was measured to be slower: without a mask, for these numbers of queries, until restored."""
+    monkeypatch.setattr(_attention, "_load_masked", lambda *_: None)
+    slower = {n: {"torch": 1.0, "graphene": 2.0 if n == 128 else 1.0} for n in _measure.QUERIES}
+    monkeypatch.setattr(_measure, "possible", lambda device: True)
+    monkeypatch.setattr(_measure, "choose", lambda key, *_: slower if key[0] == "attention" else {})
+    plain = networks.network(name, "eager", HALF)
+    model = integration.accelerate(networks.network(name, "eager", HALF), show=False)
+    attentions = [m for m in model.modules() if hasattr(m, "is_causal")]
+    assert all(_attention.WAYS in m.__dict__ for m in attentions)
+    (row, *_) = (r for r in integration.accelerated(model).rows if r.where.endswith(": attention"))
+    assert row.now == "graphene.ops.attention below 2 queries, then left below 256 queries, then graphene.ops.attention"
+    inputs = networks.sounds() if name == "whisper" else networks.batch([11, 11, 11])
+    padded = networks.batch([11, 4, 7])
+    if name in networks.ENCODER_DECODERS:
+        inputs["decoder_input_ids"] = padded["decoder_input_ids"] = networks.batch()["input_ids"]
+    else:
+        padded["use_cache"] = inputs["use_cache"] = False
+    inputs = {k: v.half() if torch.is_tensor(v) and v.is_floating_point() else v for k, v in inputs.items()}
+    calls.clear()
+    for m in (plain, model):
+        with torch.no_grad():
+            m.out = m(**inputs)[0]
+    torch.testing.assert_close(model.out, plain.out, rtol=0.02, atol=0.02)
+    left = 6 if name == "t5" else 0  # T5's attentions have a bias of positions
+    assert calls.get("attention", 0) == left
+    if name != "whisper":
+        with torch.no_grad():
+            model(**padded)
+        assert calls.get("attention", 0) + calls.get("attention_varlen", 0) > left
+    integration.restore(model)
+    assert not any(_attention.WAYS in m.__dict__ for m in attentions)
 
 
 @pytest.mark.parametrize("way", ["torch", "graphene", "two", "epilogue"])

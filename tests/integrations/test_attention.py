@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from types import SimpleNamespace
 
 import pytest
 
@@ -302,6 +303,29 @@ def test_training_with_dropout_runs_on_pytorch(monkeypatch) -> None:
     with pytest.warns(UserWarning, match="dropout in attention: run by PyTorch's operators"):
         model(**networks.batch([11, 4, 7])).last_hidden_state.sum().backward()
     assert all(p.grad is not None for n, p in model.named_parameters() if "pooler" not in n)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "dim", "kernel"),
+    [(torch.float16, 64, True), (torch.bfloat16, 256, True), (torch.float32, 64, False), (torch.float16, 20, False),
+     (torch.float16, 264, False)],
+)  # fmt: skip
+def test_what_no_kernel_takes_on_a_gpu_is_left_to_pytorch(dtype, dim, kernel) -> None:
+    """Its scaled_dot_product_attention, not the formula that the operator falls back on, which keeps all scores."""
+    q = SimpleNamespace(shape=(2, 4, 8, dim), dtype=dtype, is_cuda=True, requires_grad=False)
+    why = _attention._why_not(q, q, q, (None, None), 0.0)
+    assert (why is None) == kernel
+    assert kernel or "no kernel" in why
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_by_pytorch_without_a_mask(causal) -> None:
+    """Grouped heads, by the form of its attention that needs no mask."""
+    q, k, v = torch.randn(2, 4, 9, 16), torch.randn(2, 2, 9, 16), torch.randn(2, 2, 9, 16)
+    got = _attention._by_pytorch(q, k, v, None, causal, None, (None, None), 0.0, 0.3)
+    seen = torch.ones(1, 1, 9, 9, dtype=torch.bool).tril() if causal else None
+    want = _attention._by_pytorch(q, k, v, seen, False, None, (None, None), 0.0, 0.3)
+    torch.testing.assert_close(got, want)
 
 
 @pytest.mark.parametrize("side", ["right", "left"])

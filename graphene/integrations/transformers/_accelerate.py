@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from transformers.generation.utils import GenerationMixin
 
 from graphene import _core
-from graphene.integrations.transformers import _generate, _interface, _left, _measure, _packing
+from graphene.integrations.transformers import _generate, _heads, _interface, _left, _measure, _packing
 from graphene.integrations.transformers._fused import BORDERS, HALF, LINEAR, Helpers, Joined, Rules, join
 from graphene.integrations.transformers._modules import activation_of, kind_of, norm_of
 from graphene.integrations.transformers._rewrite import Site, rewrite
@@ -62,6 +62,7 @@ class Record:
     attention: list[SetConfig] = field(default_factory=list)
     joined: list[Joined] = field(default_factory=list)
     decoding: list[_generate.Decoding] = field(default_factory=list)
+    measured: list[Any] = field(default_factory=list)  # modules whose attention was measured
     model: Any = None  # a weak reference
 
     def __str__(self) -> str:
@@ -83,6 +84,8 @@ class Record:
             joined.part()
         for held in self.attention:
             held.release()
+        for module in self.measured:
+            _heads.forget(module)
         for decoding in self.decoding:
             decoding.release()
 
@@ -191,7 +194,7 @@ def _attentions(model: Any, record: Record) -> None:
         before = str(scope.model.config._attn_implementation)
         device = next((p.device for p in scope.model.parameters()), None)
         known = [h.before for i in scope.configs if (h := held.get(i)) is not None]
-        now, said = "graphene.ops.attention", f"was {known[0] if known else before!r}"
+        now, said = _heads.OURS, f"was {known[0] if known else before!r}"
         if own is not None:
             where, now = scope.inside or type(scope.model).__name__, "left"
             said = f"it has no attention interface: {own}"
@@ -209,6 +212,12 @@ def _attentions(model: Any, record: Record) -> None:
                     held[i] = SetConfig(config, config._attn_implementation)
                     config._attn_implementation_internal = NAME
                     record.attention.append(held[i])
+            ours = any(i in held for i in scope.configs)  # what was set to Graphene's by hand stays that
+            if ours and not record.rules.everything and device is not None and _measure.possible(device):
+                modules = [m for m in scope.modules if hasattr(m, "is_causal")]
+                told, now, times = _heads.choose(modules, scope.model.dtype, device)
+                record.measured += told
+                said += f"; {times}" if times else ""
         rows[where, now, said] = rows.get((where, now, said), 0) + scope.attentions
     for (where, now, said), count in rows.items():
         if count or now == "left" or len(rows) == 1:

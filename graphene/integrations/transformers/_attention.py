@@ -13,10 +13,13 @@ from transformers.utils.import_utils import is_tracing
 
 from graphene import _core
 from graphene import ops as _ops
-from graphene.integrations.transformers import _masks
+from graphene.integrations.transformers import _masks, _sdpa
+from graphene.integrations.transformers._fused import HALF
 from graphene.integrations.transformers._sdpa import has_sdpa
 
 ops: Any = _ops
+
+WIDEST = 256  # elements of a head, of which kernels take multiples of 8
 
 
 def attention(
@@ -95,15 +98,18 @@ def attention(
         out, weights = _written_out(query, key, value, mask, extra, causal, window, scaling, softcap, dropout)
         return out, weights if wants_weights else None
     if why is not None:
-        seen = _full_mask(query, key, mask, causal, window)
-        return _by_pytorch(query, key, value, seen, (bias, position_bias), dropout, scaling), None
+        given = (mask, causal, window, (bias, position_bias))
+        return _by_pytorch(query, key, value, *given, dropout, scaling), None
     if position_bias is not None:
         bias = position_bias if bias is None else bias + position_bias
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     named = {"causal": causal, "window": window, "bias": bias, "scale": scaling, "softcap": softcap}
     named["return_lse"] = s_aux is not None
-    result: Any = ops.attention(q, k, v, mask=mask, **named)
-    out = result if s_aux is None else _sunk(result[0], result[1], s_aux)
+    if all(x is None for x in (mask, bias, window, softcap, s_aux)) and _left(module, query, key, causal):
+        out = _sdpa.plain(query, key, value, causal, scaling)
+    else:
+        result: Any = ops.attention(q, k, v, mask=mask, **named)
+        out = result if s_aux is None else _sunk(result[0], result[1], s_aux)
     if mask is None and bias is None and not torch.compiler.is_compiling() and _masks.dropped:
         _load_masked(q, k, v, named)
     return out, None
@@ -113,6 +119,29 @@ def _sunk(out: Any, lse: Any, sinks: Any) -> Any:
     """The result with a sink in the softmax, which adds the sink's exponential to the sum, so that weights shrink."""
     share = torch.sigmoid(lse - sinks.to(lse.dtype).view(-1, 1))
     return out * share.mT.unsqueeze(-1).to(out.dtype)
+
+
+WAYS = "_graphene_attention"  # of a module whose attention was measured: problem -> the ways by numbers of queries
+BORDERS = (2, 256, 1024)  # numbers of queries: below, between and above them attention has a way of its own
+
+
+def problem(heads: int, kv_heads: int, dim: int, causal: bool, gradient: bool) -> tuple[Any, ...]:
+    """The key under which attention without a mask is measured."""
+    return ("attention", heads, kv_heads, dim, causal, gradient)
+
+
+def _left(module: Any, query: Any, key: Any, causal: bool) -> bool:
+    """Whether attention without a mask is left to PyTorch, because that was measured to be faster."""
+    measured = getattr(module, WAYS, None)
+    if measured is None or (causal and query.shape[2] != key.shape[2]):
+        return False
+    wants = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad)
+    ways = measured.get(problem(query.shape[1], key.shape[1], query.shape[3], causal, wants))
+    if ways is None or set(ways) == {"graphene"}:
+        return False
+    if torch.compiler.is_compiling():  # which would be told a bound of a length that may vary
+        return set(ways[1:]) == {"torch"}
+    return bool(ways[sum(query.shape[2] >= border for border in BORDERS)] == "torch")
 
 
 _loaded: set[tuple[Any, ...]] = set()
@@ -205,13 +234,20 @@ def _why_not(query: Any, key: Any, value: Any, biases: tuple[Any, Any], dropout:
         return "values of another width than keys"
     if not query.shape[0] == key.shape[0] == value.shape[0]:
         return "one batch of keys for several of queries"
+    if query.is_cuda and (query.dtype not in HALF or query.shape[-1] % 8 or query.shape[-1] > WIDEST):
+        return f"no kernel for attention of {query.dtype} with heads of {query.shape[-1]} elements"
     return "dropout in attention" if dropout else None
 
 
 def _by_pytorch(
-    query: Any, key: Any, value: Any, seen: Any, biases: tuple[Any, Any], dropout: float, scale: float | None
-) -> Any:
+    query: Any, key: Any, value: Any, mask: Any, causal: bool, window: tuple[int, int] | None,
+    biases: tuple[Any, Any], dropout: float, scale: float | None,
+) -> Any:  # fmt: skip
     """(batch, queries, heads, dim) by scaled_dot_product_attention."""
+    only_order = all(x is None for x in (mask, window, *biases))
+    if only_order and (not causal or query.shape[2] == key.shape[2]):
+        return _sdpa.plain(query, key, value, causal, scale, dropout)
+    seen = _full_mask(query, key, mask, causal, window)
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     given = [b for b in biases if b is not None]

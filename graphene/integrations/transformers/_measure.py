@@ -13,11 +13,14 @@ import torch.nn.functional as F  # noqa: N812
 
 from graphene import _core
 from graphene.errors import LaunchError
+from graphene.integrations.transformers import _sdpa
 from graphene.integrations.transformers._fused import ACTIVATIONS, epilogue, ops
 from graphene.ops.core import plans
 from graphene.ops.rotary import other
 
 ROWS = (1, 128, 8192)  # one number for each part of the borders
+QUERIES = (1, 128, 512, 2048)  # of attention: the same for its borders
+TOKENS, STEP = 8192, (8, 1024)  # of all sequences together; sequences and keys of a single query
 ROTARY_HEADS = (16, 4)  # of queries and keys
 ANY_WIDTH = 4096  # where a width is not known before the call
 GAIN = 0.97  # another way is taken if it needs at most this part of PyTorch's time
@@ -56,6 +59,8 @@ def ways(key: tuple[Any, ...], rows: int, dtype: Any, device: Any, norm: str = "
         return torch.randn(shape, device=device, dtype=torch.float32).mul_(0.5).to(dtype)
 
     kind, *sizes = key
+    if kind == "attention":
+        return _attention_ways(sizes, rows, random)
     if kind in ("norm", "add_norm"):
         (width,) = sizes
         x, e, w, b = random(rows, width), random(rows, width), random(width), random(width)
@@ -112,6 +117,37 @@ def ways(key: tuple[Any, ...], rows: int, dtype: Any, device: Any, norm: str = "
     return {"torch": lambda: act(gate) * up, "graphene": lambda: ops.gated(gate, up, name)}
 
 
+def rows_of(key: tuple[Any, ...]) -> tuple[int, ...]:
+    """The numbers of rows, or of queries, for which the part of that key is measured."""
+    return QUERIES if key[0] == "attention" else ROWS
+
+
+def _attention_ways(sizes: list[Any], queries: int, random: Callable[..., Any]) -> Ways:
+    """Attention without a mask, and with its gradient if asked for."""
+    heads, kv_heads, dim, causal, gradient = sizes
+    causal = causal and queries > 1
+    batch, keys = STEP if queries == 1 else (max(TOKENS // queries, 1), queries)
+    shapes = ((queries, heads), (keys, kv_heads), (keys, kv_heads))
+    given = [random(batch, *shape, dim).requires_grad_(gradient) for shape in shapes]
+    out_gradient = random(batch, queries, heads, dim) if gradient else None
+
+    def plain() -> Any:
+        q, k, v = (t.transpose(1, 2) for t in given)
+        return _sdpa.plain(q, k, v, causal, None)
+
+    def ours() -> Any:
+        return ops.attention(*given, causal=causal)
+
+    def both(way: Callable[[], Any]) -> Callable[[], Any]:
+        def run() -> Any:
+            with torch.enable_grad():
+                return torch.autograd.grad(way(), given, out_gradient)
+
+        return run
+
+    return {"torch": both(plain), "graphene": both(ours)} if gradient else {"torch": plain, "graphene": ours}
+
+
 def _rms_norm(x: Any, w: Any) -> Any:
     wide = x.float()
     return w * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
@@ -123,10 +159,10 @@ def choose(key: tuple[Any, ...], dtype: Any, device: Any, norm: str = "layer") -
     They are kept in the cache, for this package, this version of PyTorch and this kind of device.
     """
     name = _memo(key, dtype, device, norm)
-    if name is not None and (kept := _kept(name)) is not None:
+    if name is not None and (kept := _kept(name, rows_of(key))) is not None:
         return kept
     found = _choose(key, dtype, device, norm)
-    if name is not None and len(found) == len(ROWS):
+    if name is not None and len(found) == len(rows_of(key)):
         _core.memo_store(name, json.dumps(list(found.items())).encode())
     return found
 
@@ -137,23 +173,23 @@ def _memo(key: tuple[Any, ...], dtype: Any, device: Any, norm: str) -> str | Non
     if stamp is None:
         return None
     where = (torch.cuda.get_device_name(device), torch.__version__, stamp)
-    return str(_core.sha256(repr(("accelerate", key, str(dtype), norm, ROWS, where)).encode())[:32])
+    return str(_core.sha256(repr(("accelerate", key, str(dtype), norm, rows_of(key), where)).encode())[:32])
 
 
-def _kept(name: str) -> dict[int, dict[str, float]] | None:
+def _kept(name: str, rows: tuple[int, ...]) -> dict[int, dict[str, float]] | None:
     """A measurement that was kept; None if there is none, or it is damaged."""
     try:
-        rows = json.loads(_core.memo_load(name) or b"null")
-        found = {int(n): {str(way): float(us) for way, us in times.items()} for n, times in rows}
+        read = json.loads(_core.memo_load(name) or b"null")
+        found = {int(n): {str(way): float(us) for way, us in times.items()} for n, times in read}
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
-    return found if tuple(found) == ROWS and all("torch" in times for times in found.values()) else None
+    return found if tuple(found) == rows and all("torch" in times for times in found.values()) else None
 
 
 def _choose(key: tuple[Any, ...], dtype: Any, device: Any, norm: str) -> dict[int, dict[str, float]]:
     found: dict[int, dict[str, float]] = {}
     with torch.no_grad(), torch.cuda.device(device):
-        for rows in ROWS:
+        for rows in rows_of(key):
             try:
                 calls = ways(key, rows, dtype, device, norm)
                 found[rows] = {"torch": microseconds(calls["torch"])}
@@ -167,9 +203,9 @@ def _choose(key: tuple[Any, ...], dtype: Any, device: Any, norm: str) -> dict[in
     return found
 
 
-def best(times: Mapping[str, float]) -> str:
-    """The way to take: PyTorch's unless another gains."""
-    if not times:
-        return "torch"
+def best(times: Mapping[str, float], usual: str = "torch") -> str:
+    """The way to take: the usual one unless another gains."""
+    if usual not in times:
+        return usual
     name = min(times, key=lambda n: times[n])
-    return name if times[name] <= GAIN * times["torch"] else "torch"
+    return name if times[name] <= GAIN * times[usual] else usual

@@ -1,4 +1,4 @@
-"""Which models of transformers take PyTorch's scaled dot product attention."""
+"""PyTorch's scaled dot product attention, and which models of transformers take it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-__all__ = ["has_sdpa"]
+__all__ = ["has_sdpa", "plain"]
+
+
+def plain(query: Any, key: Any, value: Any, causal: bool, scale: float | None, dropout: float = 0.0) -> Any:
+    """(batch, queries, heads, dim) of (batch, heads, seq, dim) tensors; if causal, of as many keys as queries."""
+    grouped = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
+    out = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, None, dropout, causal, scale=scale, **grouped
+    )
+    return out.transpose(1, 2).contiguous()
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
