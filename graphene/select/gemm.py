@@ -56,7 +56,10 @@ def _pads(p: GemmProblem) -> list[tuple[bool, bool]]:
 def _candidates(p: GemmProblem, device: Device) -> Iterator[GemmTile]:
     for t in sm90_time.candidates(p, device):
         for pad, split in _variants(p, t, device):
-            yield sm90_time.staged(replace(t, pad=pad, split_k=split), p, device)
+            c = sm90_time.staged(replace(t, pad=pad, split_k=split), p, device)
+            yield c
+            if (other := sm90_time.with_terms_in_stages(c, p, device)) is not None:
+                yield other
     if sm90_time.alone(p):
         return
     shape = _shape(p)
@@ -256,7 +259,7 @@ GEMM: Tunable[GemmProblem, GemmTile] = Tunable(
     reference=reference,
     unusable=_unusable,
     suits=_suits,
-    alike=lambda c: (c.kernel, c.tile[:2], c.pad, c.split_k),
+    alike=lambda c: (c.kernel, c.tile[:2], c.pad, c.split_k, c.terms_in_stages),
 )
 
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-__all__ = ["alone", "candidates", "has_wgmma", "impossible", "product_us", "refused", "serves", "staged", "tiles_for"]
+__all__ = ["alone", "candidates", "has_wgmma", "impossible", "product_us", "refused", "serves", "staged", "tiles_for",
+           "with_terms_in_stages"]  # fmt: skip
 
 LINE_BITS = 1024  # of k in a step: lines of 128 bytes
 FEW = 512  # rows or columns, of which tiles cover no more than they must
@@ -285,6 +286,14 @@ def staged(c: GemmTile, p: GemmProblem, device: Device) -> GemmTile:
     h = _of(replace(c, stages=2, split_k=min(c.split_k, 2)), p)
     room = device.shared_bytes - (1 + h.more_pieces) * h.piece_bytes - h.beside_bytes
     return replace(c, stages=max(2, min(STAGES, room // h.stage_bytes)))
+
+
+def with_terms_in_stages(c: GemmTile, p: GemmProblem, device: Device) -> GemmTile | None:
+    """The tile whose terms come through the stages, if that is another kernel; its time is not known to the model."""
+    other = replace(c, terms_in_stages=True)
+    if impossible(replace(other, stages=2), p, device) is not None or not _of(other, p).in_stages:
+        return None
+    return staged(other, p, device)
 
 
 def candidates(p: GemmProblem, device: Device) -> Iterator[GemmTile]:

@@ -11,6 +11,7 @@ import graphene as gr
 from graphene.kernels import GemmConfig, gemm_launches, gemm_sm90, run_gemm
 
 SMALL: dict[str, Any] = {"tile": (64, 64, 64), "warps": (4, 1), "stages": 3, "kernel": "gemm_sm90"}
+STAGED: dict[str, Any] = SMALL | {"terms_in_stages": True}
 FEW: dict[str, Any] = SMALL | {"tile": (16, 64, 64), "warps": (1, 4)}
 TERMS: dict[str, Any] = {"bias": True, "residual": True, "activation": "relu"}
 HELD = {"fp16": np.float16, "fp32": np.float32, "i32": np.int32}
@@ -45,6 +46,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "turns": SMALL | TERMS | {"turns": True},
     "one consumer": SMALL | {"alpha": True, "beta": True},
     "two consumers share": SMALL | {"tile": (128, 64, 64), "warps": (8, 1), "bias": True},
+    "residual in stages": STAGED | TERMS | {"tile": (128, 128, 64), "warps": (8, 1), "batched": True},
+    "C in stages": STAGED | {"tile": (64, 192, 64), "stages": 2, "alpha": True, "beta": True},
+    "nothing for stages": STAGED | {"order": "NN", "residual": True},
+    "too much for stages": STAGED | TERMS | {"beta": True},
     "three pieces": SMALL | TERMS | {"tile": (64, 192, 64), "stages": 2, "turns": True, "alpha": True, "beta": True},
     "two rows of instructions": SMALL | {"tile": (128, 128, 64), "turns": True, "group": 8},
     "NN": SMALL | {"order": "NN", "turns": True},
@@ -100,6 +105,13 @@ LARGE: dict[str, dict[str, Any]] = {
     "128x192 in turns": {"tile": (128, 192, 64), "stages": 4, "turns": True, "cluster": (2, 1, 1)},
     "128x128 in turns, gelu": {"tile": (128, 128, 64), "stages": 6, "turns": True, "bias": True, "activation": "gelu"},
     "128x256 shared": {"tile": (128, 256, 64), "stages": 4, "warps": (8, 1)} | TERMS,
+    "128x256 shared, residual in stages": {
+        "tile": (128, 256, 64),
+        "stages": 4,
+        "warps": (8, 1),
+        "terms_in_stages": True,
+    }
+    | TERMS,
     "256x128 shared": {"tile": (256, 128, 64), "stages": 4, "warps": (8, 1), "alpha": True, "beta": True},
     "across": {"tile": (128, 128, 64), "stages": 6, "turns": True, "order": "NT"},
     "few rows": {"tile": (16, 64, 64), "stages": 8, "warps": (1, 4)},
@@ -127,6 +139,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"warps": (2, 2)}, "gemm_sm90: warps do not fit"),
     ({"tile": (128, 64, 64), "warps": (8, 1), "turns": True}, "gemm_sm90: turns need tiles of one warpgroup"),
     ({"tile": (16, 128, 64), "warps": (1, 4)}, "gemm_sm90: the tile does not fit its warps"),
+    ({"turns": True, "terms_in_stages": True}, "gemm_sm90: terms cannot come through the stages"),
+    ({"cluster": (2, 1, 1), "terms_in_stages": True}, "gemm_sm90: terms cannot come through the stages"),
     ({"align": (8, 16, 16)}, "gemm_sm90: TMA copies A by 16 bytes"),
     ({"tile": (64, 64, 32)}, "gemm_sm90: a step of k is a line of shared memory"),
     ({"tile": (64, 272, 64)}, "gemm_sm90: the instruction has up to 256 columns"),
@@ -135,7 +149,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tile": (64, 72, 64), "cluster": (2, 1, 1)}, "GemmTile: tile[1] does not fit"),
     ({"tile": (64, 48, 64), "cluster": (4, 1, 1)}, "gemm_sm90: blocks cannot share tiles of B"),
     ({"stages": 20}, "gemm_sm90: tiles do not fit into shared memory"),
-    ({"kernel": "gemm_sm80", "warps": (2, 2), "turns": True}, "GemmConfig: clusters and turns are gemm_sm90's"),
+    (
+        {"kernel": "gemm_sm80", "warps": (2, 2), "turns": True},
+        "GemmConfig: clusters, turns and terms_in_stages",
+    ),
 ]
 
 

@@ -139,3 +139,12 @@ def test_a_tuning_tries_tiles_of_both_kernels() -> None:
     assert {"gemm_sm90", "gemm_sm80"} == set(tried)
     short = [c for c, _, _ in select.rank(GEMM, p, named("NVIDIA H200"), 12).short_list]
     assert sum(c.kernel == "gemm_sm90" for c in short) > 4
+
+
+def test_terms_come_through_stages_only_where_a_tuning_chose_that() -> None:
+    def short(**terms: bool) -> list[GemmTile]:
+        return [c for c, _, _ in select.rank(GEMM, GemmProblem(4096, 4096, 4096, **terms), H200, 12).short_list]
+
+    assert any(c.terms_in_stages for c in short(residual=True))
+    assert not any(c.terms_in_stages for terms in ({}, {"residual": True, "beta": True}) for c in short(**terms))
+    assert not estimate(GemmProblem(4096, 4096, 4096, residual=True), H200).terms_in_stages

@@ -108,6 +108,7 @@ class Product:
         b_as_kn: bool,
         cluster: tuple[int, int, int] = (1, 1, 1),
         turns: bool = False,
+        terms_in_stages: bool = False,
         **more: Any,
     ) -> Product:
         """Makes it from the arguments of gemm_sm90, gemm_sm80 and gemm_sm70, which an error names.
@@ -122,7 +123,7 @@ class Product:
         if split_k or (bias is False and epilogue is relu_of_bias):
             epilogue = None
         how, warps, group = check_tile(kernel, dtype, tile, more.pop("warps"), more.pop("group"))
-        check_hopper(kernel, kernel, cluster, turns)
+        check_hopper(kernel, kernel, cluster, turns, terms_in_stages)
         c_type = TYPES[RESULTS[str(dtype)][0] if split_k else str(out or default_out(str(dtype)))]
         choice(kernel, "order", more["order"], ("TN", "NN", "NT", "TT"))
         check_align(kernel, more["align"], (dtype.bits, dtype.bits, c_type.bits))
@@ -143,7 +144,8 @@ class Product:
             **(more | terms),
         )  # fmt: skip
         parts = 2 if split_k else 1
-        return cls(problem, GemmTile(how, warps, stages, group, padded, parts, kernel, cluster, turns), b_as_kn)
+        hopper = (cluster, turns, terms_in_stages)
+        return cls(problem, GemmTile(how, warps, stages, group, padded, parts, kernel, *hopper), b_as_kn)
 
     def check_epilogue(self) -> None:
         """Raises VerifyError KERNEL_ARGUMENT unless it can be applied, or is not needed."""

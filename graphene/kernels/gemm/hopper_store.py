@@ -36,7 +36,7 @@ class Store:
             names = ["sC", "sC2"][: 1 + h.more_pieces]
             self.shared = [gr.alloc(n, shape, self.dtype, gr.SH, stages=h.buffers, swizzle=swizzle) for n in names]
             self.lines = lines
-        self.fetches = h.by_boxes and bool(h.loaded or h.kept)
+        self.fetches = h.by_boxes and bool(h.fetched or h.kept)
         self.kept = {}
         for name, (dtype, n) in h.kept.items():
             line = LINE_BYTES * 8 // dtype.bits  # a box in shared memory begins with one
@@ -48,7 +48,7 @@ class Store:
     @property
     def ahead(self) -> int:
         """Pieces that are fetched before the sums are complete: as many as have buffers."""
-        return self.h.buffers if self.h.loaded else 1
+        return self.h.buffers if self.h.fetched else 1
 
     def declare(self, mine: Any, w: Any) -> None:
         """Declares the registers of a consumer."""
@@ -104,7 +104,7 @@ class Store:
         """Copies pieces of what the epilogue reads to shared memory, the first to where the result will be."""
         h, come, load = self.h, self.come[self.w * self.ahead + j % self.ahead], gr.atom("tma.load")
         copies = []
-        if h.loaded:
+        if h.fetched:
             gr.wait(gr.atom("tma.store"), pending=0)  # the stores from these places have read them
             for name, place in self.places(j).items():
                 copies.append((self.turned(place), self.turned(tile.piece(name, h.width, j))))
@@ -118,12 +118,12 @@ class Store:
             gr.move(to, source, atom=load, done=come)
 
     def places(self, j: int) -> dict[str, Any]:
-        """Where pieces of the loaded matrices are in shared memory, [rows, columns] of the sums."""
+        """Where pieces of the fetched matrices are in shared memory, [rows, columns] of the sums."""
         places = [s[j % self.h.buffers] for s in self.shared]
-        return {n: self.mine_of(s) for n, s in zip(self.h.loaded, places, strict=True)}
+        return {n: self.mine_of(s) for n, s in zip(self.h.fetched, places, strict=True)}
 
-    def store(self, acc: Any, tile: Place) -> None:
-        """Stores the sums of a consumer's tile."""
+    def store(self, acc: Any, tile: Place, stages: Any = None) -> None:
+        """Stores the sums of a consumer's tile. ``stages``: the way of a loaded matrix through them (`Stages`)."""
         h, pieces = self.h, self.h.columns // self.h.width
         pair = 1 if h.swapped else 2  # neighbours that a lane holds
         width_bytes = min(pair * self.dtype.bits // 8, self.result.align_bytes)
@@ -134,22 +134,25 @@ class Store:
         if h.in_pieces:
             store = gr.atom("stmatrix.x4.trans" if h.swapped else "stmatrix.x4")
         for j in range(pieces):
-            if self.fetches and (j == 0 or h.loaded):
+            if self.fetches and (j == 0 or h.fetched):
                 ring = self.rounds[j % self.ahead]
                 self.come[self.w * self.ahead + j % self.ahead].wait(ring.phase)
                 ring.advance()
             if j == 0:
                 self.load_scales_of_rows(tile)
+            come = {n: stages.take() for n in h.in_stages}  # one, or none
             to = self.opened(j) if h.in_pieces else tile.piece("C", h.width, j)
             for i in range(h.width // self.step):
                 self.load_biases(tile, j * (h.width // self.step) + i, width_bytes)
                 for m in range(h.rows // 64):  # rows of an instruction: so few results are under way at once
-                    self.load_terms(tile, j, i, m, width_bytes)
+                    self.load_terms(tile, come, j, i, m, width_bytes)
                     self.round(acc.tile([64, self.step])[m, j * (h.width // self.step) + i], m)
                     gr.move(to.tile([64, self.step])[m, i], self.out, on=self.mine, atom=store)
             if h.in_pieces:
                 self.close(tile.piece("C", h.width, j), to)
-            if self.fetches and h.loaded and j + self.ahead < pieces:
+            if h.in_stages:
+                stages.give()  # all threads have read it: a barrier in `close` was in between
+            if self.fetches and h.fetched and j + self.ahead < pieces:
                 with gr.only(self.mine.elect()):
                     self.fetch(tile, j + self.ahead)
 
@@ -185,10 +188,11 @@ class Store:
         row = kept.tile([1, None])[self.w, 0]  # along the columns of C
         return (row.T if (name == "a") != self.h.swapped else row), access("ld.shared", 4)
 
-    def load_terms(self, tile: Place, j: int, i: int, m: int, width_bytes: int) -> None:
-        """Loads a step of columns of the matrices that the epilogue reads."""
+    def load_terms(self, tile: Place, come: dict[str, Any], j: int, i: int, m: int, width_bytes: int) -> None:
+        """Loads a step of columns of the matrices that the epilogue reads. ``come``: those that are in stages."""
         h = self.h
-        places = self.places(j) if h.loaded and h.by_boxes else {n: tile.piece(n, h.width, j) for n in h.loaded}
+        memory = {} if h.by_boxes else {n: tile.piece(n, h.width, j) for n in h.loaded}
+        places = come or memory or (self.places(j) if h.fetched else {})
         load = access("ld.global", width_bytes)
         if h.by_boxes:
             load = gr.atom("ldmatrix.x4.trans" if h.swapped else "ldmatrix.x4")
@@ -218,12 +222,12 @@ class Store:
 
     def opened(self, j: int) -> Any:
         """The shared memory of a piece, [rows, columns] of the sums, once the piece before has left it."""
-        if self.h.by_boxes and not self.h.loaded:  # else `fetch` has waited
+        if self.h.by_boxes and not self.h.fetched:  # else `fetch` has waited
             last = self.h.columns // self.h.width - 1  # the last piece of the tile before
             # The stores that have begun since the newest one from this buffer may still be under way.
             behind = (last - j) % self.h.buffers + j
             gr.wait(gr.atom("tma.store"), pending=min(self.h.buffers - 1, behind))
-        if not (self.h.by_boxes and self.h.loaded):
+        if not (self.h.by_boxes and self.h.fetched):
             gr.barrier(on=self.mine)
         return self.mine_of(self.shared[0][j % self.h.buffers])
 

@@ -109,14 +109,19 @@ def check_align(name: str, align: object, bits: tuple[int, int, int]) -> tuple[i
     return bytes_of
 
 
-def check_hopper(name: str, kernel: str, cluster: object, turns: object) -> tuple[int, ...]:
-    """The cluster. Raises VerifyError KERNEL_ARGUMENT if a kernel of older architectures shall have one, or turns."""
+def check_hopper(name: str, kernel: str, cluster: object, turns: object, in_stages: object) -> tuple[int, ...]:
+    """The cluster. Raises VerifyError KERNEL_ARGUMENT if a kernel of older architectures shall have what is Hopper's.
+
+    ``in_stages``: the field `terms_in_stages`.
+    """
     blocks = sizes(name, "cluster", cluster, 3, 1, 8)
     flags(name, "turns", (turns,), 1)
+    flags(name, "terms_in_stages", (in_stages,), 1)
     size(name, "cluster[0] * cluster[1] * cluster[2]", prod(blocks), most=8)
-    if kernel != "gemm_sm90" and (max(blocks) > 1 or turns):
-        _core.fail("KERNEL_ARGUMENT", f"{name}: clusters and turns are gemm_sm90's",
-                   ["want: cluster=(1, 1, 1), turns=False", f"got: kernel {kernel}, {cluster=}, {turns=}"],
+    if kernel != "gemm_sm90" and (max(blocks) > 1 or turns or in_stages):
+        _core.fail("KERNEL_ARGUMENT", f"{name}: clusters, turns and terms_in_stages are gemm_sm90's",
+                   ["want: cluster=(1, 1, 1), turns=False, terms_in_stages=False",
+                    f"got: kernel {kernel}, {cluster=}, {turns=}, terms_in_stages={in_stages}"],
                    "leave them out, or take gemm_sm90")  # fmt: skip
     return blocks
 
@@ -159,6 +164,7 @@ class GemmConfig:
     b_dtype: str | None = None
     scales: str | None = None
     promote: bool = False
+    terms_in_stages: bool = False
 
     def __post_init__(self) -> None:
         n = "GemmConfig"
@@ -185,7 +191,7 @@ class GemmConfig:
             choice(n, "dtype of gemm_sm70", self.dtype, ("fp16",))
             choice(n, "stages of gemm_sm70", self.stages, (2,))
         values["stages"] = size(n, "stages", self.stages, least=2)
-        values["cluster"] = check_hopper(n, self.kernel, self.cluster, self.turns)
+        values["cluster"] = check_hopper(n, self.kernel, self.cluster, self.turns, self.terms_in_stages)
         for name, value in values.items():  # as they are hashed and stored: tuples and integers of Python
             object.__setattr__(self, name, value)
 
@@ -302,6 +308,8 @@ class GemmTile:
     (1,8), by which A and B change places, for few rows. ``cluster``: blocks of a cluster along the rows, the columns
     and k; those along rows share tiles of B, those along columns tiles of A, and those along k the sums. ``turns``: a
     second consumer computes a tile of its own and stores it while the first multiplies (ping-pong).
+    ``terms_in_stages``: a residual, or with beta C, comes through the stages after a tile's operands. It changes
+    nothing for products with none of them or both, with lines of A along its rows, or with C of another type than A.
 
     Raises VerifyError KERNEL_ARGUMENT, since a record may have been written by hand.
     """
@@ -315,6 +323,7 @@ class GemmTile:
     kernel: str = "gemm_sm80"
     cluster: tuple[int, int, int] = (1, 1, 1)
     turns: bool = False
+    terms_in_stages: bool = False
 
     def __post_init__(self) -> None:
         n = "GemmTile"
@@ -326,7 +335,7 @@ class GemmTile:
             "stages": size(n, "stages", self.stages, least=2, most=1024),
             "group": size(n, "group", self.group),
             "split_k": size(n, "split_k", self.split_k, most=MOST_BLOCKS_YZ),
-            "cluster": check_hopper(n, self.kernel, self.cluster, self.turns),
+            "cluster": check_hopper(n, self.kernel, self.cluster, self.turns, self.terms_in_stages),
         }
         for name, value in values.items():  # JSON has lists, no tuples
             object.__setattr__(self, name, value)
@@ -344,5 +353,6 @@ class GemmTile:
         text = f"{bm}x{bn}x{bk} by {bm // down}x{bn // across}, {self.stages} stages{split}"
         if self.kernel == "gemm_sm90":
             clusters = "x".join(map(str, self.cluster))
-            text += " in turns" * self.turns + f", clusters of {clusters}" * (max(self.cluster) > 1) + ", sm_90a"
+            text += " in turns" * self.turns + f", clusters of {clusters}" * (max(self.cluster) > 1)
+            text += ", terms in stages" * self.terms_in_stages + ", sm_90a"
         return text + (f", {padded} padded" if padded else "")

@@ -53,8 +53,9 @@ def gemm_sm90(
     b_dtype: DType | None = None,
     scales: str | None = None,
     promote: bool = False,
+    terms_in_stages: bool = False,
 ) -> gr.Kernel:
-    """C = epilogue(A @ B.T, bias) for sm_90a, by TMA and wgmma; the arguments are those of gemm_sm80, and six more.
+    """C = epilogue(A @ B.T, bias) for sm_90a, by TMA and wgmma; the arguments are those of gemm_sm80, and seven more.
 
     - `warps`: (4,1) or (8,1), one or two consumers that share the BM rows of a tile; (1,4) or (1,8), one or two that
       share its BN columns. In the latter case A and B change places, which suits few rows: BM is any multiple of 16.
@@ -69,6 +70,9 @@ def gemm_sm90(
       sums are multiplied before all else. With "rows" scale_a (M) is of A's rows, scale_b (N) of B's.
     - `promote`: of fp8, whose sums have 14 bits. Sums of 128 k are added up in fp32. A thread has those of two steps
       beside the sums, so the tile has a third of the size.
+    - `terms_in_stages`: a residual, or with beta C, comes through the stages after a tile's operands, as soon as these
+      leave room. Otherwise consumers fetch it to where the result will be, and one that is wider than two pieces of 64
+      columns comes while they store. It is for consumers that share a tile's rows, or are alone, and for no clusters.
 
     A and B are copied by TMA: `align` is 16 bytes for both. C has any alignment. `dtype` is fp16, bf16, or i8, fp8e4m3,
     fp8e5m2, fp32, whose operands are contiguous along k; TMA rounds fp32 to tf32. BK is a line of 128 bytes. The rows
@@ -83,7 +87,7 @@ def gemm_sm90(
             warps=(4, 1) if warps is None else warps, group=group, order=order, dtype=dtype, out=out, align=align,
             padded=padded, b_as_kn=b_as_kn, batched=batched, bias=bias, residual=residual, alpha=alpha, beta=beta,
             split_k=split_k, cluster=cluster, turns=turns, b_dtype=None if b_dtype is None else str(b_dtype),
-            scales=scales, promote=promote,
+            scales=scales, promote=promote, terms_in_stages=terms_in_stages,
         )
     )  # fmt: skip
 
@@ -145,6 +149,14 @@ def product_sm90(product: Product, tiles: Callable[[Hopper, Declared], Grid] | N
                             mine_of = s if to is None else s.tile([n, None])[part_of, 0]
                             gr.move(mine_of, g[first_k + k], atom=load, done=full[i], to=to)
                         put.advance()
+                    terms = of.result.tile(part, z, (x, y), [h.block_rows, h.columns]).matrices if h.in_stages else {}
+                    for j in range(h.columns // h.width if terms else 0):
+                        for name in h.in_stages:
+                            empty[put.index].wait(put.phase)
+                            full[put.index].arrive(expect=[sX[put.index]])
+                            piece = terms[name].tile([None, h.width])[0, j]
+                            gr.move(sX[put.index], piece, atom=load, done=full[put.index])
+                            put.advance()  # as after a step
 
         with gr.only(consumers):
             if h.consumers > 1:
@@ -177,6 +189,7 @@ def product_sm90(product: Product, tiles: Callable[[Hopper, Declared], Grid] | N
                 gr.wait(wgmma, pending=0)
                 release(1)
 
+            stages = Stages(sX, h.rows, w, full, get, release)
             first, step = (block + w * grid.workers, gr.max(1, 2 * grid.workers)) if t.turns else (block, grid.workers)
             if turn is not None:
                 get.advance(w * grid.steps)  # over the stages of a tile that is the other consumer's
@@ -214,7 +227,7 @@ def product_sm90(product: Product, tiles: Callable[[Hopper, Declared], Grid] | N
                 if join is not None:
                     join.add(acc, mine, w, rank, cluster)
                 with on_first(join, rank):
-                    store.store(acc, place)
+                    store.store(acc, place, stages)
             store.end()
         if cluster is not None:
             gr.barrier(on=cluster)  # nobody leaves while another block may still arrive here
@@ -338,6 +351,23 @@ class Join:
             with gr.only(mine.elect()):
                 self.come[w].arrive(at=cluster[0], release=True)
             self.free.advance()
+
+
+class Stages:
+    """The way of what an epilogue reads through a tile's stages, after its operands."""
+
+    def __init__(self, tiles: Any, rows: int, w: Any, full: Any, ring: Any, release: Callable[[int], None]) -> None:
+        self.tiles, self.rows, self.w, self.full, self.ring, self.release = tiles, rows, w, full, ring, release
+
+    def take(self) -> Any:
+        """The consumer's rows of the next stage, once they have come."""
+        self.full[self.ring.index].wait(self.ring.phase)
+        return self.tiles[self.ring.index].tile([self.rows, None])[self.w, 0]
+
+    def give(self) -> None:
+        """Gives the stage back."""
+        self.ring.advance()
+        self.release(1)
 
 
 class Grid:

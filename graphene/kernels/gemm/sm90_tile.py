@@ -81,6 +81,12 @@ def refusal(product: Product, shared_bytes: int = SHARED_BYTES) -> Refusal | Non
         if shares > 1 and (part % 8 or (not operand.along_k and part % line)):
             want = f"a multiple of {(8 if operand.along_k else line) * shares} rows"
             return Refusal(f"blocks cannot share tiles of {what}", want, n, "take another tile")
+    if t.terms_in_stages and (t.turns or h.swapped or h.blocks > 1):
+        # In turns they would hold up the other consumer. A stage without a copy from another block tells nothing of
+        # that block's stages.
+        want = "consumers that share a tile's rows or are alone, and no cluster"
+        got = f"turns={t.turns}, warps {t.warps}, cluster {t.cluster}"
+        return Refusal("terms cannot come through the stages", want, got, "leave out terms_in_stages")
     if h.shared_bytes > shared_bytes:
         what, want = "tiles do not fit into shared memory", f"at most {shared_bytes} bytes"
         return Refusal(what, want, h.shared_bytes, "take fewer stages or a smaller tile")
@@ -187,6 +193,21 @@ class Hopper:
         return [] if self.product.splits else ["residual"] * p.residual + ["C"] * p.beta
 
     @property
+    def in_stages(self) -> list[str]:
+        """The loaded matrix that follows a tile's operands through the stages, a piece of columns in each.
+
+        It has the type and the lines of A's tiles. Two matrices would need two stages at once.
+        """
+        lines = self.left.along_k and self.left.dtype == self.product.c_type
+        fits = lines and self.by_boxes and self.width == PIECE and len(self.loaded) == 1
+        return self.loaded if fits and self.product.tile.terms_in_stages else []
+
+    @property
+    def fetched(self) -> list[str]:
+        """The loaded matrices that consumers fetch to where the result will be."""
+        return [] if self.in_stages else self.loaded
+
+    @property
     def by_boxes(self) -> bool:
         """Whether the result and what the epilogue reads are copied by TMA."""
         c = self.product.c_type
@@ -202,8 +223,8 @@ class Hopper:
 
     @property
     def more_pieces(self) -> int:
-        """Pieces beside that of the result, whose place the first loaded matrix has before it."""
-        return max(len(self.loaded) - 1, 0) if self.by_boxes else 0
+        """Pieces beside that of the result, whose place the first fetched matrix has before it."""
+        return max(len(self.fetched) - 1, 0) if self.by_boxes else 0
 
     @property
     def kept(self) -> dict[str, tuple[DType, int]]:
