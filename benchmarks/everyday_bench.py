@@ -9,7 +9,7 @@ caches of compiled kernels.
 
 from __future__ import annotations
 
-import argparse
+import functools
 import json
 import os
 import runpy
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from figures import has_device, write
+from figures import arguments, has_device, write
 from timing import captured, measure
 
 HERE = Path(__file__).resolve().parent
@@ -29,16 +29,19 @@ HERE = Path(__file__).resolve().parent
 
 def problems(ours: dict[str, Any], theirs: Any) -> dict[str, Callable[[], dict[str, Any]]]:
     """By name: what makes the arguments, and then a call of each way with what it returns."""
-    g = torch.Generator(device="cuda").manual_seed(0)
+
+    @functools.cache
+    def g() -> torch.Generator:
+        return torch.Generator(device="cuda").manual_seed(0)
 
     def normal(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return torch.randn(shape, device="cuda", generator=g).to(dtype)
+        return torch.randn(shape, device="cuda", generator=g()).to(dtype)
 
     def empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.empty(shape, device="cuda", dtype=dtype)
 
     def integers(high: int, *shape: int) -> torch.Tensor:
-        return torch.randint(0, high, shape, device="cuda", generator=g, dtype=torch.int64).to(torch.int32)
+        return torch.randint(0, high, shape, device="cuda", generator=g(), dtype=torch.int64).to(torch.int32)
 
     def rotary() -> dict[str, Any]:
         x, angles = normal(4096, 32, 128, dtype=torch.half), normal(4096, 64)
@@ -66,7 +69,7 @@ def problems(ours: dict[str, Any], theirs: Any) -> dict[str, Callable[[], dict[s
     def int4_product() -> dict[str, Any]:
         n, k, group = 8192, 8192, 128
         x, y = normal(1, k, dtype=torch.half), empty(1, n, dtype=torch.half)
-        w = torch.randint(-(2**31), 2**31, (n, k // 8), device="cuda", generator=g, dtype=torch.int64).to(torch.int32)
+        w = torch.randint(-(2**31), 2**31, (n, k // 8), device="cuda", generator=g(), dtype=torch.int64).to(torch.int32)
         scales, kernel = normal(n, k // group, dtype=torch.half) / 64, ours["int4_product"](1, group)
         shifts = torch.arange(0, 32, 4, device="cuda")
         q = ((w[..., None] >> shifts) & 15).reshape(n, k // group, group).half() - 8
@@ -125,11 +128,7 @@ def one(ways: dict[str, Any], repeats: int) -> dict[str, Any]:
 
 def main() -> int:
     """Prints a line of JSON a kernel; with --json also writes them all. Returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--only", default="", help="names of kernels, with commas")
-    parser.add_argument("--repeats", type=int, default=20)
-    args = parser.parse_args()
+    args = arguments(__doc__, tuple(problems({}, None)))
     if not has_device():
         return 2
     ours = runpy.run_path(str(HERE.parent / "examples/14_everyday.py"))
@@ -141,7 +140,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as empty:
         os.environ |= {"GRAPHENE_CACHE_DIR": empty, "TRITON_CACHE_DIR": empty}
         for name, make in problems(ours, theirs).items():
-            if args.only and name not in args.only.split(","):
+            if name not in args.only:
                 continue
             try:
                 ways = make()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import platform
 import runpy
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,24 @@ def has_device() -> bool:
         print("no CUDA device: nothing to measure", file=sys.stderr)
         return False
     return True
+
+
+def arguments(description: str | None, names: Collection[str], repeats: int = 20) -> argparse.Namespace:
+    """The command line of a benchmark of several problems: --json, --repeats and --only, a set of `names`.
+
+    A name that there is none of ends the process, and tells those that there are.
+    """
+
+    def some(text: str) -> set[str]:
+        if unknown := sorted(set(text.split(",")) - set(names)):
+            raise argparse.ArgumentTypeError(f"no {', '.join(unknown)}; there are {', '.join(names)}")
+        return set(text.split(","))
+
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--only", type=some, default=set(names), help="some of " + ",".join(names))
+    parser.add_argument("--repeats", type=int, default=repeats, help="samples of every way")
+    return parser.parse_args()
 
 
 def machine() -> dict[str, object]:

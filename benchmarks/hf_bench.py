@@ -1,50 +1,64 @@
 """Transformer networks of Hugging Face: eager, sdpa, compiled, Graphene's attention alone, accelerated, both.
 
     python benchmarks/hf_bench.py [--json out.json] [--tables full forward] [--networks bert vit] [--no-compile]
+                                  [--layers 4] [--seconds 90]
 
 Random weights, fp16 (training: bf16); `benchmarks/hf_networks.py` has the configurations. All ways run alternately in
 one process. Tables:
 
 - full, padded: a forward pass of the paper's networks, batch 32, length 384, and padded batches of mean length 207.
-- forward: one of other architectures, among them the prefill of language models.
+- forward: one of other architectures, among them the prefill of language models; ragged: those that read tokens, on
+  padded batches; one: one sequence of 128 tokens, one image or one sound; fp32: the same as forward in fp32.
 - generation: milliseconds a token of `generate()`, 512 tokens before and 128 new ones, batch 1 and 16; "static" is
   sdpa with a static cache, whose steps transformers compiles.
 - training: forward, backward and AdamW's step.
 
-Times are medians between two events around a whole pass. What each computes is compared with fp32 in the same run, at
-the positions that are no padding. "both" is an accelerated network under torch.compile.
+Times are medians between two events around a whole pass, each after the device's cache was written over. What each
+computes is compared with fp32 in the same run, at the positions that are no padding. "both" is an accelerated network
+under torch.compile. --layers cuts the networks, of which --seconds begins none after that time: the first that did not
+fit is named. Rows of forward passes have "parts", the milliseconds of sdpa's and of the accelerated network's
+operators; rows of generation have the launches of a recorded step, and how long they take.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from figures import has_device, write
-from hf_networks import GENERATE, HEADS, NETWORKS, PAPER, TRAIN, form
+from hf_networks import GENERATE, HEADS, NETWORKS, PAPER, TRAIN, Network, form
 
 import graphene.integrations.transformers as integration
+from graphene.errors import LaunchError
+from graphene.integrations.transformers._left import measured
 
-TABLES = ("full", "padded", "forward", "generation", "training")
+TABLES = ("full", "padded", "forward", "ragged", "one", "fp32", "generation", "training")
+PASSES = ("forward", "ragged", "one", "fp32")
 NEW_TOKENS, PROMPT = 128, 512
+CACHE_BYTES = 2**27  # more than the device's cache has
+NAMED = 14  # as many operators, or kernels, are named in "parts"
+LEAST_ERROR = 1e-5  # in fp32, where eager is what the others are compared with
 
 
-def peers(model: Any, compiled: bool) -> dict[str, Any]:
-    """The network in every form, fp16 on the GPU."""
-    found = {"eager": form(model, "eager"), "sdpa": form(model, "sdpa")}
+def peers(model: Any, compiled: bool, dtype: Any = torch.float16) -> dict[str, Any]:
+    """The network in every form, on the GPU."""
+    found = {"eager": form(model, "eager", dtype), "sdpa": form(model, "sdpa", dtype)}
     if compiled:
-        found["compiled"] = torch.compile(form(model, "sdpa"))
-    found["graphene"] = form(model, "graphene")
-    found["accelerated"] = integration.accelerate(form(model, "sdpa"))
+        found["compiled"] = torch.compile(form(model, "sdpa", dtype))
+    with contextlib.suppress(LaunchError):  # a network that computes attention in its own code
+        found["graphene"] = form(model, "graphene", dtype)
+    found["accelerated"] = integration.accelerate(form(model, "sdpa", dtype))
     if compiled:
-        found["both"] = torch.compile(integration.accelerate(form(model, "sdpa"), show=False))
+        found["both"] = torch.compile(integration.accelerate(form(model, "sdpa", dtype), show=False))
     return found
 
 
@@ -54,8 +68,10 @@ def alternately(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, fl
         for _ in range(3):
             run()
     spans: dict[str, list[tuple[Any, Any]]] = {name: [] for name in ways}
+    cache = torch.empty(CACHE_BYTES, dtype=torch.int8, device="cuda")
     for _ in range(rounds):
         for name, run in ways.items():
+            cache.zero_()
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             run()
@@ -74,15 +90,18 @@ def told(case: str, table: str, times: dict[str, float]) -> None:
     print(f"{case:16} {table:10} {said} ms; {best} is {others[other] / ours[best]:.2f}x {other}", flush=True)
 
 
-def forward(name: str, tables: list[str], rounds: int, compiled: bool) -> list[dict[str, Any]]:
+def forward(network: Network, name: str, tables: list[str], rounds: int, compiled: bool) -> list[dict[str, Any]]:
     """The rows of one network. Raises RuntimeError where a result is wrong."""
-    network = NETWORKS[name]
-    model = network.model(device="cuda")
-    forms = peers(model, compiled)
-    exact = model.cuda()
-    rows = []
+    exact = network.model(device="cuda")
+    rows: list[dict[str, Any]] = []
+    forms: dict[str, Any] = {}
+    made_of = None
     for table in tables:
-        inputs, seen = network.given(torch.float16, padded=table == "padded")
+        dtype = torch.float32 if table == "fp32" else torch.float16
+        if made_of is not dtype:
+            forms, made_of = peers(exact, compiled, dtype), dtype
+        sized = network.alone() if table == "one" else network
+        inputs, seen = sized.given(dtype, padded=table in ("padded", "ragged"))
         wide = {k: v.float() if torch.is_tensor(v) and v.is_floating_point() else v for k, v in inputs.items()}
         with torch.inference_mode():
             want = exact(**wide).last_hidden_state[seen].cpu()
@@ -90,19 +109,38 @@ def forward(name: str, tables: list[str], rounds: int, compiled: bool) -> list[d
             for peer, net in forms.items():
                 got = net(**inputs).last_hidden_state[seen].float().cpu()
                 errors[peer] = ((got - want).norm() / want.norm()).item()
-                if not errors[peer] <= 1.5 * errors["eager"]:
+                if not errors[peer] <= max(1.5 * errors["eager"], LEAST_ERROR):
                     raise RuntimeError(f"{name} {table}: {peer} is wrong by {errors[peer]}, eager by {errors['eager']}")
             times = alternately({p: lambda f=f, i=inputs: f(**i) for p, f in forms.items()}, rounds)
-        length = seen.sum().item() / network.batch if torch.is_tensor(seen) else None
-        rows += [{"table": table, "case": name, "peer": p, "ms": ms, "error": errors[p], "mean_length": length}
-                 for p, ms in times.items()]  # fmt: skip
+        length = seen.sum().item() / sized.batch if torch.is_tensor(seen) else None
+        for peer, ms in times.items():
+            row = {"table": table, "case": name, "peer": peer, "ms": ms, "error": errors[peer], "mean_length": length}
+            if peer in ("sdpa", "accelerated"):
+                row["parts"] = {n: round(t, 3) for n, t in measured(forms[peer], inputs).most_common(NAMED)}
+            rows.append(row)
         told(name, table, times)
     return rows
 
 
-def generation(name: str, batch: int, rounds: int, compiled: bool) -> list[dict[str, Any]]:
+def steps_of(model: Any) -> dict[str, Any]:
+    """The launches of a recorded step of a model that has generated, their milliseconds, and all of them together."""
+    decoding = integration.accelerated(model).decoding
+    if not decoding or decoding[0].steps is None:
+        return {"refused": decoding[0].refused if decoding else "there is nothing to record"}
+    step = next(s for s in decoding[0].steps.known.values() if s is not None)
+    times = alternately({"step": step.recorded.replay}, 20)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        step.recorded.replay()
+        torch.cuda.synchronize()
+    each: Counter[str] = Counter()
+    launches = [e for e in seen.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    for e in launches:
+        each[e.name] += e.device_time / 1e3
+    return {"step_ms": times["step"], "launches": len(launches), "parts": dict(each.most_common(NAMED))}
+
+
+def generation(network: Network, name: str, batch: int, rounds: int, compiled: bool) -> list[dict[str, Any]]:
     """Milliseconds a token of greedy decoding; tokens must be alike wherever eager's choice is clear."""
-    network = NETWORKS[name]
     base = network.model(HEADS["generation"], "cuda").half()
     ids = torch.randint(5, 1000, (batch, PROMPT), generator=torch.Generator().manual_seed(1)).cuda()
     forms = {"sdpa": form(base, "sdpa"), "accelerated": integration.accelerate(form(base, "sdpa"))}
@@ -124,13 +162,13 @@ def generation(name: str, batch: int, rounds: int, compiled: bool) -> list[dict[
     found = {p: statistics.median(t) for p, t in times.items()}
     case = f"{name} batch {batch}"
     told(case, "generation", found)
-    return [{"table": "generation", "case": case, "peer": p, "ms": ms, "tokens_s": batch * 1e3 / ms, "agree": agree[p]}
-            for p, ms in found.items()]  # fmt: skip
+    steps = steps_of(forms["accelerated"])
+    return [{"table": "generation", "case": case, "peer": p, "ms": ms, "tokens_s": batch * 1e3 / ms, "agree": agree[p],
+             **(steps if p == "accelerated" else {})} for p, ms in found.items()]  # fmt: skip
 
 
-def training(name: str, rounds: int, compiled: bool) -> list[dict[str, Any]]:
+def training(network: Network, name: str, rounds: int, compiled: bool) -> list[dict[str, Any]]:
     """Milliseconds of a step in bf16, and the losses after the same steps."""
-    network = NETWORKS[name]
     quiet = {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0} if name == "bert" else {}
     base = network.model(HEADS[name], "cuda", **quiet).train()
     ids = network.given(torch.bfloat16)[0]["input_ids"]
@@ -157,6 +195,23 @@ def training(name: str, rounds: int, compiled: bool) -> list[dict[str, Any]]:
             for p, ms in times.items()]  # fmt: skip
 
 
+def asked(names: list[str] | None, tables: list[str]) -> Iterator[tuple[str, str, Any]]:
+    """What is measured, in order: a network, a table or "forward" for several, and the tables or a batch."""
+    for name in names or NETWORKS:
+        usual = name in PAPER or name in ("gpt2", "llama")
+        own = [t for t in tables if t in (("full", "padded") if usual else PASSES)]
+        if NETWORKS[name].inputs != "ids":
+            own = [t for t in own if t != "ragged"]
+        if own:
+            yield name, "forward", own
+    for name in names or NETWORKS:
+        if "generation" in tables and name in GENERATE:
+            yield name, "generation", 1
+            yield name, "generation", 16
+        if "training" in tables and name in TRAIN:
+            yield name, "training", None
+
+
 def main() -> int:
     """Prints the figures; with --json also writes them. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -164,38 +219,34 @@ def main() -> int:
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=["full", "padded"])
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, help="those of the tables by default")
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--layers", type=int, help="cut the networks to so many layers")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no network after that time")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     args = parser.parse_args()
     if not has_device():
         return 2
     rows: list[dict[str, Any]] = []
-    failed = []
-
-    def keep(call: Callable[[], list[dict[str, Any]]], what: str) -> None:
+    failed, begun = [], time.perf_counter()
+    compiled = not args.no_compile
+    for name, kind, more in asked(args.networks, args.tables):
+        if time.perf_counter() - begun > args.seconds:
+            print(f"no time for {name} {kind} and what follows")
+            break
+        network = NETWORKS[name].cut(args.layers)
         try:
-            rows.extend(call())
+            if kind == "forward":
+                rows += forward(network, name, more, args.rounds, compiled)
+            elif kind == "generation":
+                rows += generation(network, name, more, args.rounds, compiled)
+            else:
+                rows += training(network, name, args.rounds, compiled)
         except Exception as error:  # the others are measured all the same
-            failed.append(what)
-            print(f"{what} failed: {error}", file=sys.stderr, flush=True)
+            failed.append(name)
+            print(f"{name} {kind} failed: {error}", file=sys.stderr, flush=True)
         gc.collect()
         torch.compiler.reset()
         torch.cuda.empty_cache()
-        write(args.json, {"benchmark": "hf", "batch": 32, "length": 384, "rows": rows})
-
-    compiled = not args.no_compile
-    both = [t for t in args.tables if t in ("full", "padded")]
-    for name in args.networks or NETWORKS:
-        if name in PAPER or name in ("gpt2", "llama"):
-            tables = both if name in PAPER or args.networks else []
-        else:
-            tables = ["forward"] if "forward" in args.tables else []
-        if tables:
-            keep(lambda n=name, t=tables: forward(n, t, args.rounds, compiled), name)
-        if "generation" in args.tables and name in GENERATE:
-            for batch in (1, 16):
-                keep(lambda n=name, b=batch: generation(n, b, args.rounds, compiled), f"{name} generation")
-        if "training" in args.tables and name in TRAIN:
-            keep(lambda n=name: training(n, args.rounds, compiled), f"{name} training")
+        write(args.json, {"benchmark": "hf", "batch": 32, "length": 384, "layers": args.layers, "rows": rows})
     return 1 if failed else 0
 
 

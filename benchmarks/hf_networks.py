@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -25,6 +25,17 @@ class Network:
     part: str = "whole"
     inputs: str = "ids"
     cached: bool = False  # whether it is told to keep no cache
+
+    def cut(self, layers: int | None) -> Network:
+        """The network with at most so many layers."""
+        name = LAYERS.get(self.kind, "num_hidden_layers")
+        if layers is None or layers >= getattr(self.config(), name):
+            return self
+        return replace(self, settings=self.settings | {name: layers})
+
+    def alone(self) -> Network:
+        """The network on one image or sound, or on one sequence of 128 tokens."""
+        return replace(self, batch=1, length=128)
 
     def config(self, **more: Any) -> Any:
         """Its configuration."""
@@ -54,6 +65,10 @@ class Network:
             mask = (torch.arange(self.length)[None] < lengths[:, None]).long().cuda()
         return {"input_ids": ids, "attention_mask": mask, **more}, mask.bool()
 
+
+# The setting of the number of layers, where it has another name.
+LAYERS = {"gpt2": "n_layer", "t5": "num_layers", "whisper": "encoder_layers", "bart": "encoder_layers",
+          "distilbert": "n_layers"}  # fmt: skip
 
 _LLAMA = {"hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 8192,
           "num_hidden_layers": 16, "vocab_size": 128256, "head_dim": 64}  # fmt: skip
@@ -91,6 +106,24 @@ NETWORKS: dict[str, Network] = {
     "vit": Network("vit", {}, 64, inputs="pixels"),
     "dinov2": Network("dinov2", {}, 64, inputs="pixels"),
     "siglip": Network("siglip_vision_model", {"image_size": 224}, 64, inputs="pixels"),
+    "bart-encoder": Network("bart", {"encoder_layers": 12, "decoder_layers": 1}, 16, 512, part="encoder"),
+    "clip": Network("clip_vision_model", {}, 64, inputs="pixels"),
+    "deit": Network("deit", {}, 64, inputs="pixels"),
+    "electra": Network("electra", {"hidden_size": 768, "embedding_size": 768, "num_attention_heads": 12,
+                                   "intermediate_size": 3072}, 32, 256),
+    "distilbert": Network("distilbert", {}, 32, 256),
+    "phi3": Network("phi3", {"hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 32,
+                             "intermediate_size": 5632, "num_hidden_layers": 24, "pad_token_id": 0},
+                    4, 2048, cached=True),
+    "gpt-neox": Network("gpt_neox", {"hidden_size": 2048, "num_attention_heads": 16, "intermediate_size": 8192,
+                                     "num_hidden_layers": 24}, 4, 2048, cached=True),
+    "olmo2": Network("olmo2", {"hidden_size": 2048, "num_attention_heads": 16, "intermediate_size": 8192,
+                               "num_hidden_layers": 16}, 4, 2048, cached=True),
+    "gemma2": Network("gemma2", {"hidden_size": 2304, "num_attention_heads": 8, "num_key_value_heads": 4,
+                                 "head_dim": 256, "intermediate_size": 9216, "num_hidden_layers": 26}, 4, 2048,
+                      cached=True),
+    "starcoder2": Network("starcoder2", {"hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 2,
+                                         "intermediate_size": 8192, "num_hidden_layers": 24}, 4, 2048, cached=True),
 }  # fmt: skip
 
 GENERATE = ("qwen3-0.6b", "llama-1b")

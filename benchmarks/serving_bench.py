@@ -8,16 +8,14 @@ is the time in which `copy_` reads and writes as many bytes as the call reads: h
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
-from figures import has_device, write
+from figures import arguments, has_device, write
 from timing import captured, measure
 
 from graphene import ops
@@ -128,11 +126,7 @@ def one(ways: Ways, repeats: int) -> dict[str, Any]:
 
 def main() -> int:
     """Prints a line of JSON a problem; with --json also writes them all. Returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--only", default="", help="names, with commas")
-    parser.add_argument("--repeats", type=int, default=20)
-    args = parser.parse_args()
+    args = arguments(__doc__, tuple(problems(None)))
     if not has_device():
         return 2
     try:
@@ -141,7 +135,7 @@ def main() -> int:
         theirs = None
     figures: dict[str, Any] = {"benchmark": "serving", "problems": {}}
     for name, make in problems(theirs).items():
-        if args.only and name not in args.only.split(","):
+        if name not in args.only:
             continue
         for size, ways in make():
             try:

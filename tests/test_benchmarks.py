@@ -52,6 +52,15 @@ def test_every_benchmark_is_found() -> None:
         assert "launch needs a package that is not installed: torch" in run("launch", status=2)
 
 
+@pytest.mark.parametrize(("name", "one"), [("serving", "grouped"), ("everyday", "top_k")])
+def test_a_problem_that_there_is_not_is_refused(name: str, one: str) -> None:
+    pytest.importorskip("torch")
+    text = run(name, "--only", f"{one},dance", status=2)
+    assert "no dance; there are " in text
+    assert one in text.partition("there are")[2]
+    assert "some of " in run(name, "--help")
+
+
 def test_figures_are_kept_with_the_machine_and_drawn(tmp_path: Path) -> None:
     file, picture = tmp_path / "jit.json", tmp_path / "jit.png"
     has = importlib.util.find_spec("matplotlib") is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,14 +22,21 @@ FUNCTIONS = {
 
 
 def test_each_is_called_after_its_code() -> None:
-    assert len(FUNCTIONS) >= 120
+    assert len(FUNCTIONS) >= 160
     assert [n for n in FUNCTIONS if n.upper() not in CODES] == []
+
+
+def code(function: Any, right: bool) -> str | None:
+    """The code of the error that a function raises, or that the check which it returns has found."""
+    try:
+        result = function(right=right)
+    except gr.GrapheneError as error:
+        if error.code == "COMPILE_NVRTC":
+            pytest.skip("no NVRTC")
+        return error.code
+    return result.errors[0].code if result is not None and result.errors else None
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_causes_and_cures(name: str) -> None:
-    function = FUNCTIONS[name]
-    with pytest.raises(gr.GrapheneError) as caught:
-        function(right=False)
-    assert caught.value.code == name.upper()
-    function(right=True)
+    assert (code(FUNCTIONS[name], False), code(FUNCTIONS[name], True)) == (name.upper(), None)

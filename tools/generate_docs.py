@@ -27,6 +27,7 @@ import causes
 import causes_checked
 import causes_layouts
 import causes_outside
+import causes_rarer
 import causes_running
 from api_pages import stubs
 
@@ -43,7 +44,7 @@ CLASSES = (
 
 
 BEGINNINGS = (causes.begin, causes_running.run, causes_running.doubled)
-MODULES = (causes, causes_layouts, causes_checked, causes_running, causes_outside)
+MODULES = (causes, causes_layouts, causes_checked, causes_running, causes_outside, causes_rarer)
 CAUSES = {n.upper(): f for module in MODULES for n, f in vars(module).items() if callable(f)}
 
 
@@ -62,14 +63,18 @@ def errors() -> str:
         "(`error.code`, `error.diagnostics`); a code never changes its meaning.",
         "",
         "The functions of this page cause an error with `right=False` and none with `right=True`; they stand in",
-        "`tools/causes.py` and the files beside it, and the test suite runs them. Kernels begin so:",
+        "`tools/causes.py` and the files beside it, and the test suite runs them. Where one returns what `check()`",
+        "found, the error is the first of its `errors`. Kernels begin so:",
         "",
         "```python",
+        "import tempfile",
+        "from pathlib import Path",
         "from typing import Any",
         "",
         "import numpy as np",
         "",
         "import graphene as gr",
+        "from graphene.arrange import choose",
         "",
         *[line for f in BEGINNINGS for line in ("", inspect.getsource(f).rstrip(), "")],
         "```",

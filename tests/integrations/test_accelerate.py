@@ -354,7 +354,7 @@ def test_under_autocast_pytorch_decides() -> None:
 # Choices
 
 
-def test_choices_follow_measurements() -> None:
+def test_choices_follow_measurements(monkeypatch) -> None:
     rules = _fused.Rules(measured={("norm", 32): ("torch", "graphene", "torch")})
     assert [rules.way(("norm", 32), n) for n in (1, 15, 16, 1023, 1024)] == ["torch"] * 2 + ["graphene"] * 2 + ["torch"]
     assert [rules.way((kind, 64), 1) for kind in ("norm", "linears")] == ["graphene", "torch"]
@@ -366,8 +366,10 @@ def test_choices_follow_measurements() -> None:
                     "one kernel below 1024 rows, then the activation by a kernel"]  # fmt: skip
     assert _measure.best({"torch": 10.0, "graphene": 9.9, "epilogue": 11.0}) == "torch"
     assert _measure.best({"torch": 10.0, "graphene": 9.0, "epilogue": 9.5}) == "graphene"
+    monkeypatch.setattr(_measure, "TOKENS", 10)
     keys = (("norm", 32), ("add_norm", 32), ("linear_act", 32, 64, "gelu_tanh"), ("gated", 32, "silu"),
-            ("linears", 32, (16, 8)))  # fmt: skip
+            ("linears", 32, (16, 8)), _attention.problem(4, 2, 16, True, False),
+            _attention.problem(2, 2, 16, False, True))  # fmt: skip
     for key in keys:
         for norm in ("layer", "rms"):
             found = {n: f() for n, f in _measure.ways(key, 5, HALF, "cpu", norm).items()}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
 from graphene.integrations.transformers import _measure
 from graphene.integrations.transformers._attention import BORDERS, WAYS, problem
 from graphene.integrations.transformers._fused import HALF
@@ -29,13 +31,14 @@ def choose(modules: Iterable[Any], dtype: Any, device: Any) -> tuple[list[Any], 
         if sizes is None:
             continue
         causal = bool(getattr(module, "is_causal", False))
-        key = problem(*sizes, causal, module.training)
+        gradient = module.training and not torch.is_inference_mode_enabled()
+        key = problem(*sizes, causal, gradient)
         if key not in known:
             known[key] = _measure.choose(key, dtype, device)
         times = known[key]
         ways = tuple(_measure.best(times.get(n, {}), "graphene") for n in _measure.QUERIES)
         step = (ways[0], *["graphene"] * len(BORDERS))  # a single query is not causal
-        object.__setattr__(module, WAYS, {problem(*sizes, False, module.training): step, key: ways})
+        object.__setattr__(module, WAYS, {problem(*sizes, False, gradient): step, key: ways})
         told.append(module)
         now = _in_words(ways)
         why = "; ".join(
