@@ -25,6 +25,7 @@ SAYS = {
     "13_plan": " promises of specs kept",
     "14_everyday": "transpose: ",
     "15_model_layers": "experts on Hopper: error",
+    "16_plan_convolution": " promises of specs kept",
 }
 NEEDS = {"10_hugging_face": ("torch", "transformers")}
 

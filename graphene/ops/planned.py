@@ -34,7 +34,11 @@ def graph_of(text: str) -> Graph:
     except (ValueError, TypeError, KeyError, RecursionError):
         fail("PLAN_GRAPH", f"{NAME}: argument 'plan' is not the JSON of a plan", [f"got: {text[:60]!r}"],
              "pass plan.json()")  # fmt: skip
-    return Graph.from_json(data)
+    g = Graph.from_json(data)
+    if any(a not in {x for v in g.inputs for x in v.axes} for o in g.outputs for a in o.axes):
+        fail("PLAN_GRAPH", f"{NAME}: a result has an axis that no input has, as in convolutions",
+             [f"got: {', '.join(a.name for o in g.outputs for a in o.axes)}"], "call the plan itself")  # fmt: skip
+    return g
 
 
 @functools.lru_cache(1024)

@@ -9,9 +9,9 @@ from graphene import _core
 from graphene.plan.graph import REDUCTIONS, Axis, Graph, Output, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-__all__ = ["Dot", "ProductForm", "StagedInput", "Statistic", "none", "product_form"]
+__all__ = ["Dot", "ProductForm", "StagedInput", "Statistic", "along_one_axis", "none", "product_form"]
 
 _MATRIX_TYPES = ("fp16", "bf16")
 
@@ -85,6 +85,8 @@ class ProductForm:
     statistics: list[Statistic] = field(default_factory=list)
     staged: list[StagedInput] = field(default_factory=list)
     dtype: Any = None
+    moved: int | None = None  # bytes that cross the memory once, where inputs are not stored as matrices
+    gather: Callable[[Any], str] | None = None  # why a tile cannot be copied, where rows of A are gathered
 
     @property
     def result(self) -> Value:
@@ -143,6 +145,17 @@ def _reductions(v: Value) -> list[Value]:
 
     visit(v)
     return out
+
+
+def along_one_axis(g: Graph) -> None:
+    """Raises SelectError PLAN_NONE where a product sums along several axes, as only convolutions do."""
+    for o in g.outputs:
+        for v in o.value.walk():
+            if "also" in v.more:
+                none(
+                    f"{v.line}: a product along several axes in a kernel of other products",
+                    fix="plan.dot(plan.window(...), weights, [r, s, c]) is planned where it is the only product",
+                )
 
 
 def product_form(g: Graph) -> ProductForm:

@@ -222,13 +222,46 @@ def reduce(op: str, x: Any, axis: Axis) -> Value:
     return Value(op, [x], tuple(a for a in x.axes if a is not axis), axis=axis)
 
 
-def dot(x: Any, y: Any, axis: Axis) -> Value:
-    """The sum of ``x * y`` along an axis that both have: a matrix product over their other axes."""
+def dot(x: Any, y: Any, axis: Axis | Sequence[Axis]) -> Value:
+    """The sum of ``x * y`` along an axis that both have, or several: a matrix product over their other axes.
+
+    Raises VerifyError PLAN_GRAPH.
+    """
     x, y = as_value(x), as_value(y)
-    for v in (x, y):
-        if not isinstance(axis, Axis) or axis not in v.axes:
-            refuse("a product along an axis that one of the operands lacks", f"operand: {v!r}", f"got: {axis!r}")
-    return Value("dot", [x, y], tuple(a for a in _ordered(x.axes, y.axes) if a is not axis), axis=axis)
+    along = tuple(axis) if isinstance(axis, (list, tuple)) else (axis,)
+    for a in along or (axis,):
+        for v in (x, y):
+            if not isinstance(a, Axis) or a not in v.axes:
+                refuse("a product along an axis that one of the operands lacks", f"operand: {v!r}", f"got: {a!r}")
+    more = {"also": along[:-1]} if len(along) > 1 else {}
+    return Value("dot", [x, y], tuple(a for a in _ordered(x.axes, y.axes) if a not in along), axis=along[-1], **more)
+
+
+def window(x: Any, along: Axis, to: Axis, over: Axis, stride: int = 1, padding: int = 0) -> Value:
+    """The value in windows of an axis, ``out[to, over] = x[to * stride + over - padding]``, with zeros outside of it.
+
+    `along`: an axis of the value, of a known size; `over`: the places of a window; `to`: the windows, of which there
+    are ``(along + 2 * padding - over) // stride + 1``, as in PyTorch. Raises VerifyError PLAN_GRAPH.
+    """
+    x = as_value(x)
+    if not isinstance(along, Axis) or along not in x.axes:
+        refuse("windows of an axis that the value does not have",
+               f"want: one of {', '.join(a.name for a in x.axes)}", f"got: {along!r}")  # fmt: skip
+    for name, n, least in (("stride", stride, 1), ("padding", padding, 0)):
+        if not isinstance(n, int) or isinstance(n, bool) or not least <= n < MOST:
+            refuse(f"the {name} of windows is an integer from {least} on", f"got: {n!r}")
+    for a in (to, over):
+        if not isinstance(a, Axis) or a in x.axes or to is over:
+            refuse("windows need two new axes, which count them and their places", f"got: {a!r}")
+    if along.size is None or to.size is None or over.size is None:
+        refuse("windows are of axes with known sizes", f"got: {along!r}, {to!r}, {over!r}")
+    count = ((along.size or 0) + 2 * padding - (over.size or 0)) // stride + 1
+    if to.size != count or padding >= (over.size or 0):
+        want = f"want: {count} windows, and less padding than the {over.size} places of one"
+        refuse(f"axis {to.name} does not count the windows of {along!r}", want,
+               f"got: {to.size} windows, a padding of {padding}")  # fmt: skip
+    axes = _ordered(tuple(a for a in x.axes if a is not along), (to, over))
+    return Value("window", [x], axes, along=along, to=to, over=over, stride=stride, padding=padding)
 
 
 @dataclass(frozen=True)
@@ -392,7 +425,10 @@ def _read(data: Any) -> Graph:
             values.append(where(*args))
         elif op == "dot":
             x, y = args
-            values.append(dot(x, y, by_name[n["axis"]]))
+            values.append(dot(x, y, [by_name[a] for a in (*n.get("also", ()), n["axis"])]))
+        elif op == "window":
+            along, to, over = by_name[n["along"]], by_name[n["to"]], by_name[n["over"]]
+            values.append(window(args[0], along, to, over, n["stride"], n["padding"]))
         elif "axis" in n and op in REDUCTIONS:
             values.append(reduce(op, args[0], by_name[n["axis"]]))
         elif op in UNARY:
@@ -446,6 +482,21 @@ def _spread(x: Any, of: tuple[Axis, ...], to: tuple[Axis, ...]) -> Any:
     return x.reshape([x.shape[of.index(a)] if a in of else 1 for a in to])
 
 
+def _windows(v: Value, x: Any, of: tuple[Axis, ...]) -> Any:
+    """The windows of an array, whose own size decides how many there are."""
+    import numpy as np
+
+    m, at = v.more, of.index(v.more["along"])
+    size, places = x.shape[at], m["over"].size
+    count = (size + 2 * m["padding"] - places) // m["stride"] + 1
+    index = np.arange(count)[:, None] * m["stride"] + np.arange(places) - m["padding"]
+    inside = (index >= 0) & (index < size)
+    taken = np.take(x, np.where(inside, index, 0), axis=at)
+    taken = np.where(inside.reshape([1] * at + list(inside.shape) + [1] * (x.ndim - at - 1)), taken, 0.0)
+    now = [*of[:at], m["to"], m["over"], *of[at + 1 :]]
+    return np.transpose(taken, [now.index(a) for a in v.axes])
+
+
 def _evaluate(v: Value, args: list[tuple[Any, tuple[Axis, ...]]], arrays: Mapping[str, Any], rounded: bool) -> Any:
     import numpy as np
 
@@ -469,6 +520,9 @@ def _evaluate(v: Value, args: list[tuple[Any, tuple[Axis, ...]]], arrays: Mappin
             ins = ",".join("".join(letters[a] for a in of) for _, of in args)
             out = "".join(letters[a] for a in v.axes)
             return np.einsum(f"{ins}->{out}", *(x for x, _ in args), optimize=True)
+        if v.op == "window":
+            ((x, of),) = args
+            return _windows(v, x, of)
         if "axis" in v.more:
             ((x, of),) = args
             name = {"max": "nanmax", "min": "nanmin"}.get(v.op, v.op)  # a number, where there is one, as on a GPU

@@ -19,13 +19,15 @@ from graphene.plan import (
     rows,
     streams,
     warpgroups,
+    windows,
     write_products,
     write_rows,
     write_streams,
     write_warpgroups,
+    write_windows,
 )
 from graphene.plan.decisions import Decision, Decisions, refuse_pin
-from graphene.plan.form import product_form
+from graphene.plan.form import along_one_axis, product_form
 from graphene.plan.graph import PLANNERS, Graph, refuse
 from graphene.plan.rewrite import once, reciprocals, scale_past_dot
 from graphene.select.device import Device, of_arch
@@ -137,6 +139,8 @@ class Plan:
             write = write_streams.write
         elif isinstance(self._of, warpgroups.WarpgroupTiled):
             write = write_warpgroups.write
+        elif isinstance(self._of, windows.WindowedTiled):
+            write = write_windows.write
         text: str = write(self._of, self._made, title, self.graph.name)
         return text
 
@@ -248,7 +252,9 @@ def make(given_graph: Graph, arch: Any, pins: dict[str, Any], sizes: dict[str, i
     kind: Any
     options: dict[Any, float | str]
     g = once(given_graph)
-    if not any(v.op == "dot" for o in g.outputs for v in o.value.walk()):
+    if windows.is_windowed(g):
+        rewritten, kind = g, windows.decide(d, g, given, device)
+    elif not any(v.op == "dot" for o in g.outputs for v in o.value.walk()):
         rewritten, changed = reciprocals(g)
         if changed:
             options = {False: 0.0, True: 1.0}
@@ -258,6 +264,7 @@ def make(given_graph: Graph, arch: Any, pins: dict[str, Any], sizes: dict[str, i
             rewritten = rewritten if on else g
         kind = rows.decide(d, rewritten, given, device)
     else:
+        along_one_axis(g)
         rewritten, moved = scale_past_dot(g)
         if moved:
             options = {True: 0.0, False: 1.0}

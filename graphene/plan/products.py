@@ -202,6 +202,8 @@ def refused(form: ProductForm, tile: ProductTile, sizes: dict[str, int], device:
         return f"{tile.n} columns of {across} warps: a warp needs a multiple of 16"
     if tile.k % SLICE:
         return f"{tile.k} is not a multiple of the instruction's {SLICE}"
+    if form.gather is not None and (why := form.gather(tile)):
+        return why
     kept = sum(up(math.prod(d.right_shape) * 2, SWIZZLED_ALIGN) * SWIZZLED_ALIGN for d in later_tiles(form, tile))
     need = max(stage_bytes(form, tile) * tile.stages, tile.m * tile.n * form.output.dtype.bits // 8) + kept
     if need > device.shared_bytes:
@@ -298,6 +300,8 @@ def moved(tensors: list[tuple[tuple[Axis, ...], Any]], sizes: dict[str, int]) ->
 
 def moved_bytes(form: ProductForm, sizes: dict[str, int]) -> int:
     """Bytes that must cross the memory once: all inputs and the result."""
+    if form.moved is not None:
+        return form.moved
     tensors = {v.number: (v.axes, v.more["dtype"]) for v in form.result.walk() if v.op == "input"}
     return moved([*tensors.values(), (form.output.axes, form.output.dtype)], sizes)
 
@@ -310,6 +314,8 @@ def candidates(form: ProductForm, sizes: dict[str, int]) -> list[ProductTile]:
         "n": [n for n in COLUMNS if n == 16 or n < 2 * columns],
         "k": [s for s in STEPS if s == STEPS[0] or s < 2 * k],
     }
+    if form.gather is not None:
+        of["k"].insert(0, SLICE)
     every = itertools.product(of["m"], of["n"], of["k"], STAGES, WARPS)
     return [ProductTile(m, n, s, stages, w) for m, n, s, stages, w in every
             if (stages <= 2 or stages <= up(k, s) + 1) and m % (16 * w[0]) == 0 and n % (16 * w[1]) == 0]  # fmt: skip

@@ -70,7 +70,7 @@ def scale_past_dot(g: Graph) -> tuple[Graph, list[str]]:
     moved: list[str] = []
 
     def change(v: Value) -> Value:
-        if v.op != "dot":
+        if v.op != "dot" or "also" in v.more:
             return v
         k = v.more["axis"]
         (x, xo), (y, yo) = (split_factors(a, k) for a in v.args)

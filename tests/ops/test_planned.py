@@ -97,6 +97,17 @@ def test_wrong_arguments() -> None:
         assert error.value.code == code
 
 
+def test_a_convolution_is_refused() -> None:
+    n, h, c, p, r, k = plan.axes(n=2, h=8, c=16, p=8, r=3, k=16)
+    with plan.graph("signal") as g:
+        x, f = g.input("X", [n, h, c], gr.fp16), g.input("F", [k, r, c], gr.fp16)
+        g.output("Y", plan.dot(plan.window(x, h, p, r, padding=1), f, [r, c]), [n, p, k], gr.fp16)
+    x, f = made(2, 8, 16, dtype=torch.float16), made(16, 3, 16, dtype=torch.float16)
+    with pytest.raises(gr.VerifyError, match="a result has an axis that no input has") as error:
+        PLANNED.forward(x, [f], [g.plan("sm_80").json()])
+    assert error.value.code == "PLAN_GRAPH"
+
+
 def test_flops_are_counted() -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
