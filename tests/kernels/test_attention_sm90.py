@@ -45,6 +45,7 @@ CONFIGS = {
     ),
     "a block for each masked tile": replace(ONE, what=Attention(16, mask=Extra(rows=False))),
     "a block without a warp that copies": replace(ONE, what=replace(CAUSAL, left=True, group=2), copier=False),
+    "two consumers without a warp that copies": replace(ONE, what=CAUSAL, copier=False, consumers=2, lse=True),
     "a masked block without a warp that copies": replace(
         ONE, what=Attention(16, mask=Extra(rows=False)), copier=False, stages=3, lse=True
     ),
@@ -180,7 +181,7 @@ def test_refusals() -> None:
         ForwardSm90(Attention(64), cubic=9)
     with pytest.raises(VerifyError, match="training does not fit"):
         ForwardSm90(Attention(64), training=True)
-    with pytest.raises(VerifyError, match="only a single consumer copies"):
+    with pytest.raises(VerifyError, match="need a producer"):
         ForwardSm90(Attention(64), copier=False)
 
 
@@ -192,8 +193,9 @@ def test_refusals() -> None:
         ForwardSm90(Attention(64, right=True, varlen=True), 128, 2, 3),
         ForwardSm90(Attention(128), 128, 2, cubic=2),
         ForwardSm90(Attention(64, varlen=True), 64, 1, 2, 1, False, persistent=False, copier=False),
+        ForwardSm90(Attention(64, varlen=True), 64, 2, 3, 1, False, persistent=False, copier=False),
     ],
-    ids=["three consumers", "two consumers", "packed", "polynomials", "no copier"],
+    ids=["three consumers", "two consumers", "packed", "polynomials", "no copier", "two without a copier"],
 )
 def test_it_compiles_without_spills(c: ForwardSm90) -> None:
     done = attention_forward_sm90(c).compile("sm_90a")  # serialised products are an error

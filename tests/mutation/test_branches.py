@@ -57,6 +57,9 @@ MORE: dict[str, Any] = {
     "attention for Hopper, a block for each packed tile": lambda: attention_forward_sm90(
         ForwardSm90(Attention(16, varlen=True), 16, 1, 2, 1, False, lse=True, persistent=False, q_in_registers=True)
     ),
+    "attention for Hopper, two consumers that copy": lambda: attention_forward_sm90(
+        ForwardSm90(Attention(16), 16, 2, 2, 1, False, persistent=False, copier=False)
+    ),
     "attention for Hopper, biases": lambda: attention_forward_sm90(
         ForwardSm90(Attention(16, bias=Extra(gr.fp16)), 16, 1, 2, 1, lse=True, training=True)
     ),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Notes",
     "Order",
+    "OwnCopies",
     "Shares",
     "TileRing",
     "UnevenOrder",
@@ -44,7 +45,7 @@ def staged(a: Attention, name: str, rows: int, stages: int | None = None) -> gr.
 class TileRing:
     """Tiles in shared memory, filled by TMA. `full[i]` says that one has come, `empty[i]` that all have read it.
 
-    `alone`: their only reader fills them itself, and nobody waits for `empty`.
+    `alone`: readers fill them themselves, and a single one needs no `empty`.
     """
 
     def __init__(self, a: Attention, name: str, rows: int, stages: int, readers: int, alone: bool = False) -> None:
@@ -54,7 +55,7 @@ class TileRing:
     def barriers(self) -> None:
         """Declares them; behind all tiles, whose places have more zeros at their end."""
         self.full = gr.mbarrier(f"{self.name}_full", self.stages, arrivals=1)
-        if not self.alone:
+        if not self.alone or self.readers > 1:
             self.empty = gr.mbarrier(f"{self.name}_empty", self.stages, arrivals=self.readers)
 
     def producer(self) -> None:
@@ -72,7 +73,7 @@ class TileRing:
         self.put.advance()
 
     def fill(self, stage: Any, source: gr.Tensor) -> None:
-        """Starts the copy of a tile to a stage that the caller, a thread of the only reader, knows to be free."""
+        """Starts the copy of a tile to a stage that the caller, a thread of a reader, knows to be free."""
         self.full[stage].arrive(expect=[self.tiles[stage]])
         gr.move(self.tiles[stage], source, atom=gr.atom("tma.load"), done=self.full[stage])
 
@@ -89,16 +90,70 @@ class TileRing:
         """Waits until it has come."""
         self.full[self.get.index].wait(self.get.phase)
 
-    def release(self, refill: Callable[[], None] | None = None) -> None:
-        """Gives it back, or fills it again, if nobody else does that. One thread speaks for all of `mine`, who must
-        have waited for their products together.
+    def release(self) -> None:
+        """Gives it back. One thread speaks for all of `mine`, who must have waited for their products together."""
+        with gr.only(self.mine.elect()):
+            self.empty[self.get.index].arrive()
+        self.get.advance()
+
+    def together(self) -> None:
+        """All readers wait until all of them are done with the tile that is read next.
+
+        Only the one that fills its place needs to. But its thread alone would wait in a branch of its own, beside which
+        the assembler runs no products.
         """
         with gr.only(self.mine.elect()):
-            if refill is None:
-                self.empty[self.get.index].arrive()
-            else:
-                refill()
-        self.get.advance()
+            self.empty[self.get.index].arrive()
+        self.empty[self.get.index].wait(self.get.phase)
+
+
+class OwnCopies:
+    """The copies of keys and values of a block without a producer. A thread of the first consumer starts them.
+
+    `rings`: those of keys and of values. `sources`: their tiles. `steps`: the number behind the last tile, and how many
+    there are, which come from the last to the first. `number(name, n)`: the tile that has a place in the order of work.
+    """
+
+    def __init__(
+        self, rings: tuple[TileRing, TileRing], sources: list[Any], steps: tuple[Any, Any], number: Callable[..., Any]
+    ) -> None:
+        self.rings, self.sources, self.number = rings, sources, number
+        self.hi, self.count = steps
+
+    def begin(self, q: TileRing, queries: gr.Tensor, first: Any) -> None:
+        """Starts those of the queries and of as many tiles as there are places, and waits for the queries."""
+        self.first = first
+        with gr.if_(first), gr.only(q.mine.elect()):
+            q.fill(0, queries)
+            for stage in range(self.rings[0].stages):
+                with gr.if_(self.count > stage):
+                    n = self.number(f"n{stage}", self.hi - 1 - stage)
+                    for ring, source in zip(self.rings, self.sources, strict=True):
+                        ring.fill(stage, source[n])
+        q.wait()
+
+    def release(self, ring: TileRing, n: Any, beside: bool) -> None:
+        """Fills the place of tile n, which all of the consumer's products have read, and goes on to the next one.
+
+        Several consumers wait for each other once a tile: for the places of both tiles, when the product of values is
+        there. Beside it (`beside`), the place of keys is left alone.
+        """
+        keys, values = self.rings
+        due, several = [(ring, n)], ring.readers > 1
+        if several and beside:
+            if ring is keys:
+                return
+            due.append((keys, n - 1))
+        if several:
+            ring.together()
+        with gr.if_(self.first), gr.only(ring.mine.elect()):
+            for each, tile in due:
+                later = tile - each.stages
+                with gr.if_(later >= self.hi - self.count):
+                    source = self.sources[each is values]
+                    each.fill(each.get.index, source[self.number("later", gr.max(later, 0))])
+        for each, _ in due:
+            each.get.advance()
 
 
 class Order:

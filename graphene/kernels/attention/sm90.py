@@ -27,6 +27,7 @@ from graphene.kernels.attention.reference import forward
 from graphene.kernels.attention.rings import (
     Notes,
     Order,
+    OwnCopies,
     Shares,
     TileRing,
     UnevenOrder,
@@ -347,7 +348,7 @@ class _Hopper:
         gr.fence(self.qk)
         self.scores()
         gr.wait(self.qk, pending=0)
-        self.release(self.k, hi - 1)
+        self.release(self.k, hi - 1, beside=False)
         if self.starts:
             self.clear_values(hi)
         self.change(r, hi - 1)
@@ -366,34 +367,21 @@ class _Hopper:
         self.finish()
 
     def begin_copies(self, hi: Any, count: Any) -> None:
-        """Starts the copies of the queries and of the first tiles of keys and values, by a thread of the consumer."""
-        c, a, place = self.c, self.a, self.place
-        self.end = hi - count
-        self.sources = [
-            self.lines(t, self.h // a.group, place, True).tile([c.BN, a.depth])[:, 0] for t in (self.K, self.V)
-        ]
-        with gr.only(self.mine.elect()):
-            self.q.fill(0, self.lines(self.Q, self.h, place, False).tile([c.BM, a.depth])[self.m_tile, 0])
-            for stage in range(c.stages):
-                with gr.if_(count > stage):
-                    n = self.number(f"n{stage}", hi - 1 - stage, self.m_tile, self.h, self.b)
-                    for ring, source in zip((self.k, self.v), self.sources, strict=True):
-                        ring.fill(stage, source[n])
-        self.q.wait()
+        """Starts the first copies, where the block has no producer."""
+        depth, place = self.a.depth, self.place
+        queries = self.lines(self.Q, self.h, place, False).tile([self.c.BM, depth])[self.m_tile, 0]
+        of_keys = [self.lines(t, self.h // self.a.group, place, True) for t in (self.K, self.V)]
+        of_keys = [t.tile([self.c.BN, depth])[:, 0] for t in of_keys]
+        at = self.m_tile, self.h, self.b
+        self.copies = OwnCopies((self.k, self.v), of_keys, (hi, count), lambda name, n: self.number(name, n, *at))
+        self.copies.begin(self.q, queries, self.w == 0)
 
-    def release(self, ring: TileRing, n: Any) -> None:
-        """Gives back the place of tile n of keys or values. Without a producer the next tile is copied to it."""
+    def release(self, ring: TileRing, n: Any, beside: bool = True) -> None:
+        """Gives back the place of tile n of keys or values. `beside`: the product of values is or was under way."""
         if self.c.copier:
             ring.release()
-            return
-
-        def refill() -> None:
-            later = n - self.c.stages
-            with gr.if_(later >= self.end):
-                at = self.number("later", gr.max(later, 0), self.m_tile, self.h, self.b)
-                ring.fill(ring.get.index, self.sources[ring is self.v][at])
-
-        ring.release(refill)
+        else:
+            self.copies.release(ring, n, beside)
 
     def clear_values(self, hi: Any) -> None:
         """Replaces the values behind a packed sequence's last key by zeros: whatever lies there, its weight is 0."""

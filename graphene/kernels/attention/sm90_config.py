@@ -22,7 +22,7 @@ class ForwardSm90:
     only where a maximum has grown by more than 2^8. `lse`, `training`: as in ``ForwardConfig``. `persistent`: a block
     goes through many tiles of queries; else each tile has a block of its own, whose producer is a warp, without turns,
     and several such blocks share a multiprocessor. `copier`: False leaves the copies of such a block to a thread of its
-    only consumer, so that more blocks have registers. `uneven`: tiles have the queries of all consumers or of all but
+    first consumer, so that more blocks have registers. `uneven`: tiles have the queries of all consumers or of all but
     one, as blocks have equal work; all rows see the same keys. `q_in_registers`: narrow products read half as much of
     shared memory. `cubic`: of the BN / 16 pieces of a row of scores, how many have their exponentials by multiply-adds,
     with a relative error of 8e-5, in place of the unit for functions. Raises VerifyError KERNEL_ARGUMENT.
@@ -62,9 +62,9 @@ class ForwardSm90:
         if not self.persistent and self.queries > 1:
             got = ["want: queries=1, or persistent=True", f"got: queries={self.queries}"]
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: a block of one tile has one tile of queries", got)
-        if not self.copier and (self.persistent or self.consumers > 1):
-            got = ["want: persistent=False, consumers=1", f"got: {self.persistent}, {self.consumers}"]
-            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: only a single consumer copies its own tiles", got)
+        if not self.copier and self.persistent:
+            got = ["want: copier=True, or persistent=False", "got: copier=False"]
+            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: persistent blocks need a producer", got)
         if self.uneven and (self.differ or not self.persistent or self.consumers < 2):
             got = ["want: persistent=True, two consumers or more, no window, packed sequences or mask of queries"]
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: uneven tiles do not fit", got, "take uneven=False")
