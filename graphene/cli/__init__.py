@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -74,13 +75,15 @@ def _run(argv: Sequence[str] | None) -> int:
     warming.add_argument("--arch", action="append", help="such as sm_90a; may be repeated; without it this GPU's")
     tuning = commands.add_parser("tune", help="rank or measure configurations of products, norms, softmax")
     tuning.add_argument(
-        "size", nargs="+", help="MxNxK, such as 4096x4096x1024, or layernorm:8192x4096, rmsnorm:, softmax:"
+        "size", nargs="*", help="MxNxK, such as 4096x4096x1024, or layernorm:8192x4096, rmsnorm:, softmax:"
     )
     tuning.add_argument("--dtype", default="fp16", choices=("fp16", "bf16", "fp32", "i8"))
     tuning.add_argument("--order", default="TN", choices=("TN", "NN", "NT", "TT"))
     tuning.add_argument("--measure", action="store_true", help="measure the short list and store the winner")
     tuning.add_argument("--count", type=at_least_one, default=8, help="length of the short list")
     tuning.add_argument("--arch", help="rank for a device of this architecture")
+    tuning.add_argument("--like", metavar="DEVICE", help="also what the package has records of for 'NVIDIA H200'")
+    tuning.add_argument("--seconds", type=float, default=math.inf, help="begin no problem later than that")
     checking = commands.add_parser("check", help="hold every kernel that selection returns to its promise")
     checking.add_argument(
         "--library", action="store_true", required=True, help="the kernels of a grid of usual problems"
@@ -116,7 +119,10 @@ def _run(argv: Sequence[str] | None) -> int:
     if args.command == "tune":
         from graphene.cli.tune import tune_sizes
 
-        return tune_sizes(args.size, args.dtype, args.order, args.measure, args.count, args.arch)
+        if not args.size and args.like is None:
+            tuning.error("name a size, or a device by --like")
+        limits = (args.measure, args.count, args.arch, args.like, args.seconds)
+        return tune_sizes(args.size, args.dtype, args.order, *limits)
     from graphene.cli.cache import receive, send, show
 
     if args.action == "export":

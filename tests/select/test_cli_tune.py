@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import graphene as gr
 from graphene import select
 from graphene.cli import main
+from graphene.cli.tune import recorded_problems
+from graphene.select import records
+from graphene.select.device import named
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,6 +34,40 @@ def test_ranks_without_a_gpu(capsys: pytest.CaptureFixture[str], monkeypatch: py
         assert "[ARCH_UNKNOWN]" in capsys.readouterr().err
     assert main(["tune", "64x64x64", "--arch", "gfx90a"]) == 1
     assert "[TUNE_NO_CANDIDATE]" in capsys.readouterr().err
+
+
+def test_every_record_of_the_package_can_be_tuned_again_on_another_device(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, own_records: Any
+) -> None:
+    shipped = records.read(records.file_of(records.SHIPPED, "NVIDIA H200"), "NVIDIA H200")
+    todo = recorded_problems("NVIDIA H200")
+    assert {(t.name, *t.key(p)) for t, p in todo} == {(kernel, *key) for kernel, _, *key in shipped}
+
+    def tune(tunable: Any, problem: Any, device: select.Device, count: int) -> str:
+        row = {"kernel": tunable.name, "version": tunable.version, "config": {}}
+        dtype, shape = tunable.key(problem)
+        records.store(device.name, row | {"dtype": dtype, "shape": shape})
+        return f"tuned {problem} on {device.name}"
+
+    monkeypatch.setattr(select, "tune", tune)
+    monkeypatch.setattr(select, "current_device", lambda: named("NVIDIA H100 80GB HBM3"))
+    again = ["tune", "--like", "NVIDIA H200", "--measure"]
+    assert main([*again, "--seconds=-1"]) == 0
+    assert f"{len(todo)} of {len(todo)} problems are left" in capsys.readouterr().out
+    assert main(again) == 0
+    said = capsys.readouterr().out
+    assert said.count("tuned ") == len(todo)
+    assert "tuned 8192x8192x8192 TN fp16 on NVIDIA H100 80GB HBM3" in said
+    assert main([*again, "64x64x64"]) == 0  # the others have records now
+    assert capsys.readouterr().out.count("tuned ") == 1
+
+
+def test_a_device_without_records_is_told_which_have_some(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "--like", "NVIDIA H20", "--arch", "sm_90a"]) == 2
+    assert "no records for 'NVIDIA H20'; it has some for NVIDIA H200" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["tune"])
+    assert "name a size, or a device by --like" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "x"])
