@@ -121,22 +121,27 @@ def convolved(x: Any, w: Any, **_: Any) -> dict[str, Any]:
     return {"y": sum(parts[1:], parts[0])}
 
 
-def convolution(threads: int = 128) -> gr.Kernel:
+def convolution(threads: int = 128, per: int = 8) -> gr.Kernel:
     """A 3 x 3 convolution of each channel by itself, with zeros around it; x: (C, H, W), w: (C, 3, 3)."""
-    C, H, W = gr.sym("C H W")
-    with gr.Kernel("convolution", means=convolved) as kernel:
+    C, (H, W) = gr.sym("C"), gr.sym("H W", min=1, max=2**30)
+    ends = gr.Arguments(values={"H": tuple(range(per + 1, 2 * per + 1))})  # what a check takes: each end of a block
+    with gr.Kernel("convolution", means=convolved, arguments=ends) as kernel:
         x, y = gr.input("x", [C, H, W], gr.fp32), gr.output("y", [C, H, W], gr.fp32)
         w = gr.input("w", [C, 3, 3], gr.fp32)
-        (b, h, c), (t,) = gr.blocks(gr.ceil_div(W, threads), H, C).indices(), gr.threads(threads).indices()
-        total, v = gr.let("total", 0.0, gr.fp32), b * threads + t
-        for i in range(3):
+        b, g, c = gr.blocks(gr.ceil_div(W, threads), gr.ceil_div(H, per), C).indices()
+        (t,) = gr.threads(threads).indices()
+        v, totals = b * threads + t, gr.let("totals", 0.0, gr.fp32, [per])
+        factors = [[gr.load(w[c, i, j]) for j in range(3)] for i in range(3)]
+        for i in range(per + 2):
             for j in range(3):
-                row, column = h + (i - 1), v + (j - 1)
+                row, column = g * per + (i - 1), v + (j - 1)
                 r = gr.load(x[c, gr.min(gr.max(row, 0), H - 1), gr.min(gr.max(column, 0), W - 1)])
                 for inside in (row >= 0, row < H, column >= 0, column < W):
                     r = gr.where(inside, r, 0)
-                total[...] = gr.fma(r, gr.load(w[c, i, j]), total)
-        y[c, h, :].tile([threads])[b][t] = total
+                for k in range(max(0, i - 2), min(per, i + 1)):  # the sums in which it counts
+                    totals[k][...] = gr.fma(r, factors[i - k][j], totals[k])
+        for k in range(per):
+            y[c, :, :].tile([per, threads])[g, b][k, t] = totals[k]
     return kernel
 
 
@@ -200,20 +205,23 @@ def top_k(k: int = 8, threads: int = 128, per: int = 8) -> gr.Kernel:
 
 
 def transpose(side: int = 64) -> gr.Kernel:
-    """Y[b] = x[b].T, through shared memory whose rows are padded; x: (B, M, N), M and N even."""
-    B, M, N = gr.sym("B"), gr.sym("M", multiple_of=2), gr.sym("N", multiple_of=2)
+    """Y[b] = x[b].T, through shared memory without bank conflicts; x: (B, M, N), M and N even."""
+    B, (M, N) = gr.sym("B"), gr.sym("M N", multiple_of=2, max=2**31 - 2)
     with gr.Kernel("transpose", means=lambda x, y: {"y": np.swapaxes(x, 1, 2)}) as kernel:
         x, y = gr.input("x", [B, M, N], gr.fp16, align_bytes=4), gr.output("y", [B, N, M], gr.fp16, align_bytes=4)
         m, n, b = gr.blocks(gr.ceil_div(M, side), gr.ceil_div(N, side), B).indices()
         pair, row = gr.threads(side // 2, 8).indices()
-        s = gr.alloc("s", gr.Layout((side, side), (side + 2, 1)), gr.fp16, gr.SH)
+        half, line = side // 2, side + 2  # even rows come first, then odd ones: 33 words apart
+        s = gr.alloc("s", gr.Layout(((2, half), side), ((half * line, line), 1)), gr.fp16, gr.SH)
+        tile, turned = x[b, :, :].tile([side, side])[m, n], y[b, :, :].tile([side, side])[n, m]
+        own = [gr.load(tile[row + i, :].tile([2])[pair]) for i in range(0, side, 8)]
         for i in range(0, side, 8):
-            s[row + i, :].tile([2])[pair] = gr.load(x[b, :, :].tile([side, side])[m, n][row + i, :].tile([2])[pair])
+            s[row + i, :].tile([2])[pair] = own[i // 8]
         gr.barrier()
         for i in range(0, side, 8):
             r = gr.let(f"r{i}", 0, gr.fp16, [2])
             r[0], r[1] = s[2 * pair, row + i], s[2 * pair + 1, row + i]
-            y[b, :, :].tile([side, side])[n, m][row + i, :].tile([2])[pair] = r
+            turned[row + i, :].tile([2])[pair] = r
     return kernel
 
 

@@ -429,14 +429,25 @@ def test_votes() -> None:
 EXAMPLES = ("rotary", "histogram", "row_scan", "int4_product", "convolution", "cross_entropy", "top_k", "transpose")
 
 
+EVERYDAY = Path(__file__).parents[2] / "examples/14_everyday.py"
+
+
+def test_the_examples_read_no_more_than_they_need() -> None:
+    """The transposition has no bank conflicts; a thread of the convolution computes eight results from ten rows."""
+    calls = runpy.run_path(str(EVERYDAY))["calls"]()
+    assert calls["transpose"][0].report(B=1, M=128, N=128).conflicts == 0
+    report = calls["convolution"][0].report(C=1, H=64, W=32)
+    requests = {of: sum(r.requests for r in report.rows if r.buffer == of) for of in ("x", "w", "y")}
+    assert requests == {"x": 64 // 8 * 30, "w": 64 // 8 * 9, "y": 64}
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_examples_on_the_device(name: str) -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("torch sees no CUDA device")
-    path = Path(__file__).parents[2] / "examples/14_everyday.py"
-    kernel, arguments = runpy.run_path(str(path))["calls"]()[name]
+    kernel, arguments = runpy.run_path(str(EVERYDAY))["calls"]()[name]
     on_device = [torch.from_numpy(a.copy()).cuda() for a in arguments]
     kernel(*arguments)
     kernel(*on_device)
