@@ -24,7 +24,7 @@ def attention(q, k, v, *, causal=False, window=None, mask=None, bias=None, scale
     seen = seen[None, None] if mask is None else mask & seen
     s = s.masked_fill(~seen, float("-inf"))
     p = torch.softmax(s, -1).nan_to_num()
-    out = (p @ vd).transpose(1, 2).to(q.dtype)
+    out = (p @ vd).transpose(1, 2).to(q.dtype).contiguous()  # as the operator gives it
     return (out, torch.logsumexp(s, -1).float()) if return_lse else out
 
 

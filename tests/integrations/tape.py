@@ -41,6 +41,7 @@ class Tape(TorchDispatchMode):
         self.calls: list = []
         self.made: set[int] = set()  # memory of tensors that the recording made
         self.before: dict[int, tuple] = {}  # tensors that it wrote to, and what they held
+        self.numbers: set[int] = set()  # memory of numbers on the host, which a launch takes by their values
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -74,7 +75,15 @@ class Tape(TorchDispatchMode):
 
     def own(self, tensor):
         """What the recording keeps of a tensor."""
-        return tensor if tensor.untyped_storage().data_ptr() in self.made else Outer(tensor)
+        return tensor if tensor.untyped_storage().data_ptr() in self.made | self.numbers else Outer(tensor)
+
+    def tensor(self, *args, device=None, **named):
+        """What ``torch.tensor`` does meanwhile."""
+        if device is not None:
+            raise RuntimeError("Cannot copy between CPU and CUDA tensors during CUDA graph capture")
+        made = TENSOR(*args, **named)
+        self.numbers.add(made.untyped_storage().data_ptr())
+        return made
 
     def replay(self) -> None:
         """Runs the operators again; new results go where those of the recording are."""
@@ -94,12 +103,6 @@ def written(func, args, kwargs):
             yield from (t for t in tree_leaves(value) if isinstance(t, torch.Tensor))
 
 
-def no_tensor_of_numbers(*args, device=None, **named):
-    if device is not None:
-        raise RuntimeError("Cannot copy between CPU and CUDA tensors during CUDA graph capture")
-    return TENSOR(*args, **named)
-
-
 TENSOR = torch.tensor
 
 
@@ -112,7 +115,7 @@ class Recorded:
         self.replays, self.tape = 0, Tape()
         Recorded.made.append(self)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(torch, "tensor", no_tensor_of_numbers)
+            patch.setattr(torch, "tensor", self.tape.tensor)
             with self.tape:
                 self.result = run()
         self.tape.take_back()

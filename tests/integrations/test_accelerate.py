@@ -182,6 +182,21 @@ def test_joined_weights_see_every_change(tmp_path) -> None:
     assert all(torch.equal(v, other[k]) for k, v in loaded.state_dict().items())
 
 
+def test_a_gate_and_what_it_gates_are_one_product(calls, monkeypatch) -> None:
+    """The operator reads the halves of its result where they are."""
+    model = networks.network("llama", "eager", HALF)
+    want = states(model, networks.batch())
+    everywhere(model)
+    shapes = []
+    product = torch.nn.functional.linear
+    monkeypatch.setattr(
+        torch.nn.functional, "linear", lambda x, w, b=None: (shapes.append(tuple(w.shape)), product(x, w, b))[1]
+    )
+    torch.testing.assert_close(states(model, networks.batch()), want, rtol=0.02, atol=0.02)
+    assert shapes.count((2 * 64, 32)) == 2  # in both layers
+    assert shapes.count((64, 32)) == 2  # queries, keys and values
+
+
 def test_joined_weights_in_training(calls) -> None:
     model = everywhere(networks.network("llama", "eager", HALF))
     model(**networks.batch()).last_hidden_state.sum().backward()
@@ -418,9 +433,10 @@ def test_a_measured_model(monkeypatch) -> None:
     assert rows["LlamaAttention: q_proj(x), k_proj(x), v_proj(x)"][1] == "one product"
     times = (f"{n} queries: torch 10.0, graphene 5.0 us" for n in _measure.QUERIES)
     assert rows["LlamaModel: attention"] == (2, "graphene.ops.attention", f"was 'eager'; {'; '.join(times)}")
-    # Attention by its numbers of queries; norms, sums and norms, gates, joined layers, rotations by rows; ways.
-    assert len(measured) == 4 * 2 + 5 * 3 * 2
-    assert len(integration.accelerated(model).joined) == 2
+    assert rows["LlamaMLP: gate_proj(x), up_proj(x)"][1] == "one product"
+    # Attention by its numbers of queries; norms, sums and norms, gates, two of joined layers, rotations by rows; ways.
+    assert len(measured) == 4 * 2 + 6 * 3 * 2
+    assert len(integration.accelerated(model).joined) == 4
 
     def no_memory(call):
         raise torch.OutOfMemoryError

@@ -337,12 +337,25 @@ class _Accelerator:
                 text, key, weight, norm = self.describe(module, site)
                 now, why = self.decide(key, weight, norm)
                 if site.kind == "linears" and now != "left":
-                    now, why = self.join(module, site, key, now, why)
+                    now, why = self.join(module, site.modules, key, now, why)
                 self.note(f"{where}: {text}", now, why)
+                if site.kind == "gated":
+                    self.products(where, module, (site.modules[0], site.modules[2]))
 
-    def join(self, module: Any, site: Site, key: tuple[Any, ...], now: str, why: str) -> tuple[str, str]:
+    def products(self, where: str, module: Any, names: tuple[str, ...]) -> None:
+        """Joins the products of a gate and of what it gates, if one product is faster."""
+        layers = [getattr(module, n) for n in names]
+        if any(type(m) is not torch.nn.Linear for m in layers):
+            return
+        key = ("linears", _extents(layers[0])[0], tuple(_extents(m)[1] for m in layers))
+        now, why = self.decide(key, layers[0].weight, "")
+        if now != "left":
+            now, why = self.join(module, names, key, now, why)
+        self.note(f"{where}: {', '.join(f'{n}(x)' for n in names)}", now, why)
+
+    def join(self, module: Any, names: tuple[str, ...], key: tuple[Any, ...], now: str, why: str) -> tuple[str, str]:
         """Joins the weights of linear layers that read the same tensor."""
-        layers = tuple(getattr(module, n) for n in site.modules)
+        layers = tuple(getattr(module, n) for n in names)
         if id(layers[0]) in self.helpers.joined:
             return "left", "they are joined already"
         joined = join(layers, key)

@@ -87,7 +87,10 @@ class Joined:
 
 
 def join(modules: tuple[Any, ...], key: tuple[Any, ...]) -> Joined | None:
-    """Moves the parameters of linear layers next to each other; None if they differ in more than their outputs."""
+    """Moves the parameters of linear layers next to each other.
+
+    None if they differ in more than their outputs, or if there is no memory to hold them twice meanwhile.
+    """
     weights, biases = [m.weight for m in modules], [m.bias for m in modules]
     if any(type(m) is not torch.nn.Linear or "forward" in m.__dict__ for m in modules):
         return None
@@ -99,10 +102,12 @@ def join(modules: tuple[Any, ...], key: tuple[Any, ...]) -> Joined | None:
         return None
     if any(type(p.data) is not torch.Tensor for p in (*weights, *given)):  # e.g. spread over devices, quantized
         return None
-    with torch.no_grad():
+    try:
         made = {"weight": torch.cat([w.detach() for w in weights])}
         if given:
             made["bias"] = torch.cat([b.detach() for b in given])
+    except torch.OutOfMemoryError:  # both are there for a moment
+        return None
     columns, parameters, start = [w.shape[0] for w in weights], [], 0
     for module, rows in zip(modules, columns, strict=True):
         for name, whole in made.items():
@@ -242,7 +247,7 @@ class Helpers:
         name = self.activation(act)
         if name is None or hooked(act) or not self.takes(x) or self.left_to_the_compiler:
             return act(gate(x)) * up(x)
-        a, b = gate(x), up(x)
+        a, b = self.linears((gate, up), x)
         width = a.shape[-1]
         if not self.takes(a, b) or self.rules.way(("gated", width, name), a.numel() // width) != "graphene":
             return act(a) * b
