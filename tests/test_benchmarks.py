@@ -75,6 +75,19 @@ def test_figures_are_kept_with_the_machine_and_drawn(tmp_path: Path) -> None:
         assert "pip install matplotlib" in text
 
 
+def test_variants_of_attention_are_right_on_the_simulator(tmp_path: Path) -> None:
+    """All kernels of one table, launched with small tensors as the benchmark launches them."""
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    file = tmp_path / "variants.json"
+    assert "left out: nothing" in run("fmha_variants", "--try", "--only", "gradient", "--json", str(file))
+    rows = json.loads(file.read_text())["rows"]
+    assert {"rows", "keys", "keys, turns", "product 4, persistent"} <= {r["peer"] for r in rows}
+    assert all(r["error"] < 2e-3 and r["registers"] > 0 for r in rows)
+    assert "left out: gradient" in run("fmha_variants", "--try", "--only", "gradient", "--seconds", "1")
+    assert "no dance; there are packed" in run("fmha_variants", "--only", "dance", status=2)
+
+
 def test_what_is_recorded_can_be_drawn(plots: Any) -> None:
     drawn = {p.stem: plots.charts(json.loads(p.read_text())) for p in (ROOT / "benchmarks/results").glob("*.json")}
     for name in ("launch_h200", "jit_h200", "copy_h200"):
