@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import runpy
 import sys
@@ -46,10 +47,15 @@ def has_device() -> bool:
     return True
 
 
-def arguments(description: str | None, names: Collection[str], repeats: int = 20) -> argparse.Namespace:
-    """The command line of a benchmark of several problems: --json, --repeats and --only, a set of `names`.
+def arguments(
+    description: str | None,
+    names: Collection[str],
+    repeats: int = 20,
+    more: Callable[[argparse.ArgumentParser], object] = lambda parser: None,
+) -> argparse.Namespace:
+    """The command line of a benchmark of several problems: --json, --repeats, --seconds and --only, a set of `names`.
 
-    A name that there is none of ends the process, and tells those that there are.
+    A name that there is none of ends the process, and tells those that there are. ``more`` adds what only one has.
     """
 
     def some(text: str) -> set[str]:
@@ -61,6 +67,8 @@ def arguments(description: str | None, names: Collection[str], repeats: int = 20
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--only", type=some, default=set(names), help="some of " + ",".join(names))
     parser.add_argument("--repeats", type=int, default=repeats, help="samples of every way")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no problem after that time")
+    more(parser)
     return parser.parse_args()
 
 

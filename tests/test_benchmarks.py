@@ -61,6 +61,34 @@ def test_a_problem_that_there_is_not_is_refused(name: str, one: str) -> None:
     assert "some of " in run(name, "--help")
 
 
+def test_the_problems_of_serving_compute_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ones, on the simulator: each way's result is PyTorch's, of every configuration that --variants measures."""
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    serving = importlib.import_module("serving_bench")
+    small = {
+        "PRODUCTS": ((3, 80, 384),), "EXPERTS": ((150, 64, 72, 3),), "LOGITS": ((66, 1032),), "DEVICE": "cpu",
+        "ROWS": ((5, 4104, "fp16"),), "HEADS": ((1, 3, 4, 2, 32),), "captured": lambda call: call,
+        "measure": lambda ways, repeats: dict.fromkeys(ways, 1.0),
+    }  # fmt: skip
+    for name, value in small.items():
+        monkeypatch.setattr(serving, name, value)
+    found = {name: list(make()) for name, make in serving.problems(None, variants=True).items()}
+    assert {name: len(made) for name, made in found.items()} == {
+        "int4": 1, "entropy": 9, "grouped": 3, "log_softmax": 1, "rotary": 1, "fp8": 1,
+    }  # fmt: skip
+    for name, made in found.items():
+        for problem in made:
+            figures = serving.one(problem, 1)
+            others = {w for w in figures.get("failed", {}) if w != "torch_grouped_mm_bf16"}
+            assert not others, (name, problem.size, figures)
+            assert set(problem.ways) - {"torch_grouped_mm_bf16"} <= set(figures["us"]), (name, problem.size)
+    wrong = found["int4"][0]
+    wrong.ways["graphene"] = lambda call=wrong.ways["graphene"]: call() * 2
+    with pytest.raises(RuntimeError, match="another result than PyTorch's"):
+        serving.one(wrong, 1)
+
+
 def test_figures_are_kept_with_the_machine_and_drawn(tmp_path: Path) -> None:
     file, picture = tmp_path / "jit.json", tmp_path / "jit.png"
     has = importlib.util.find_spec("matplotlib") is not None
