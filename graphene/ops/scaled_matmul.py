@@ -8,6 +8,7 @@ from typing import Any
 from graphene import _core, dtypes
 from graphene.kernels.gemm.problem import GemmProblem, GemmTile
 from graphene.kernels.gemm.whole import gemm_launches, workspace_sizes
+from graphene.kernels.tma import MOST_TILES
 from graphene.kernels.transpose import TransposeConfig, transpose_kernel
 from graphene.ops.core.activations import ACTIVATIONS, activate
 from graphene.ops.core.checks import check_devices, same_shape, shape_text
@@ -148,6 +149,8 @@ def configure(
     outputs = [output(TYPES[to], [(A, 0)], [(B, 1)])]
     if 0 in (m, n):
         return _core.Recipe(outputs, 1, [])
+    if max(m, n, k) > MOST_TILES:
+        return _core.Recipe.torch(f"no kernel counts sizes of more than {MOST_TILES}")
     ma, mb = Matrix(A, a, 0, 1), Matrix(B, b, 0, 1)
     mc = Matrix(C, Arg((m, n), (n, 1), to, a.device, 128), 0, 1)
     mr = None if residual is None else Matrix(RESIDUAL, residual, 0, 1)

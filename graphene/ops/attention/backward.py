@@ -23,6 +23,7 @@ from graphene.kernels.attention.product_sm90 import ProductSm90, attention_queri
 from graphene.kernels.attention.sums import attention_rows_kernel, attention_sums_kernel
 from graphene.kernels.attention.workspace import PANEL, ROWS
 from graphene.ops.attention import reference as plain
+from graphene.ops.attention.checks import operands
 from graphene.ops.attention.recipe import (
     BACKWARD,
     alike,
@@ -136,12 +137,17 @@ class AttentionGradients:
         self.defined = Defined(
             Definition(
                 "attention_varlen_backward" if varlen else "attention_backward", schema, self.configure,
-                lambda *args: [(t.shape, t.dtype) for t in args[3:6]], self.reference,
+                self.results, self.reference,
                 lambda _g, _d, _l, q, k, *rest: simulated_cost(q, k, rest, tile=(400, 60)),
                 self.save, self.backward, exact=exact, part_of="attention_varlen" if varlen else "attention",
                 flops=count_scores(BACKWARD, 3, varlen),
             )
         )  # fmt: skip
+
+    def results(self, *args: Any) -> list[tuple[Any, Any]]:
+        """Shapes and dtypes of the gradients of q, k and v, which were checked."""
+        operands("attention_varlen" if self.varlen else "attention", 3 if self.varlen else 4, *args[3:6])
+        return [(t.shape, t.dtype) for t in args[3:6]]
 
     def configure(self, *args: Any) -> Any:
         """The recipe of a configuration."""
