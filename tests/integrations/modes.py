@@ -267,12 +267,11 @@ def judge(name: str, ways: list[str]) -> Iterator[tuple[str, str]]:
             if set(got) != set(want):
                 yield f"{way} {form}", f"wrong: {sorted(set(got) ^ set(want))[:4]} are missing or more"
                 continue
-            near = NEAR_BY_WAY.get(way, NEAR)
+            near, right = NEAR_BY_WAY.get(way, NEAR), want
             if way == "autocast":  # as near to fp32 as eager
-                exact = WAYS["training"](copy.deepcopy(eager))
-                near = max(far(exact[k], v) for k, v in want.items() if float(exact[k].abs().max()) > 1e-4)
-                want = exact
-            for key, value in want.items():
+                right = WAYS["training"](copy.deepcopy(eager))
+                near = max(far(right[k], v) for k, v in want.items() if float(right[k].abs().max()) > 1e-4)
+            for key, value in right.items():
                 if value.dtype == torch.int64:
                     if not torch.equal(value, got[key]):
                         yield (

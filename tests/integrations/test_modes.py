@@ -13,8 +13,15 @@ from test_architectures import ARCHITECTURES  # noqa: E402
 from transformers import AutoModel  # noqa: E402
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: E402
 
+SAMPLE = [
+    ("t5", ["beams"]),
+    ("cohere2", ["generate", "checkpoints"]),
+    ("afmoe", ["forward"]),  # takes views of what attention returns
+    ("albert", ["autocast"]),
+]
 
-@pytest.mark.parametrize(("name", "ways"), [("t5", ["beams"]), ("cohere2", ["generate", "checkpoints"])])
+
+@pytest.mark.parametrize(("name", "ways"), SAMPLE)
 def test_a_sample_of_ways(name, ways) -> None:
     """python tests/integrations/modes.py judges the others."""
     said = list(modes.judge(name, ways))
