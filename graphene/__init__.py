@@ -116,6 +116,7 @@ from graphene.launches import Launch, Launches, check_launches
 from graphene.layout import (
     AccessCount,
     ComposedLayout,
+    InverseLayout,
     Layout,
     Swizzle,
     blocked_product,
@@ -185,6 +186,7 @@ __all__ = [
     "Imported",
     "IntExpr",
     "InternalError",
+    "InverseLayout",
     "Kernel",
     "Launch",
     "LaunchError",

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, overload
 
 from graphene import _core
-from graphene._core import AccessCount, ComposedLayout, Layout, Swizzle
+from graphene._core import AccessCount, ComposedLayout, InverseLayout, Layout, Swizzle
 
 if TYPE_CHECKING:
     from graphene._core import IntLike, IntTupleLike, LayoutLike, ModeTilerLike, ProfileLike
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AccessCount",
     "ComposedLayout",
+    "InverseLayout",
     "Layout",
     "Swizzle",
     "blocked_product",
@@ -113,12 +114,17 @@ def filter(layout: LayoutLike, profile: ProfileLike = None) -> Layout:
 @overload
 def composition(left: Swizzle | ComposedLayout, right: LayoutLike) -> ComposedLayout: ...
 @overload
+def composition(left: InverseLayout, right: ComposedLayout) -> Layout: ...
+@overload
+def composition(left: LayoutLike, right: Swizzle) -> InverseLayout: ...
+@overload
 def composition(left: LayoutLike, right: ModeTilerLike) -> Layout: ...
 def composition(left: Any, right: Any) -> Any:
     """The function ``i -> left(right(i))``, in the hierarchy of `right`. CuTe: composition.
 
     `left` is a Layout, a Swizzle or a ComposedLayout. A tuple on the right composes by mode, to any depth; None keeps a
-    mode, and modes beyond the tuple are dropped.
+    mode, and modes beyond the tuple are dropped. A Layout of a Swizzle is an InverseLayout, which composes with a
+    ComposedLayout of the same swizzle and the opposite offset: both cancel out.
     Indices past the size of `left` continue along its last mode. So do indices below 0, which come from negative
     strides of `right`; if all strides are negative, ``left(-x)`` is ``-left(x)``, as in CuTe.
     Raises LayoutError: LAYOUT_DIVISIBILITY (CuTe's stride and shape divisibility conditions), LAYOUT_COMPOSE (not a
@@ -136,14 +142,36 @@ def complement(layout: LayoutLike, cotarget: IntTupleLike | None = None) -> Layo
     return _core.complement(layout, cotarget)
 
 
-def right_inverse(layout: LayoutLike) -> Layout:
-    """The largest compact R with ``layout(R(i)) == i`` for every i < R.size. CuTe: right_inverse."""
+@overload
+def right_inverse(layout: Swizzle) -> Swizzle: ...
+@overload
+def right_inverse(layout: ComposedLayout) -> InverseLayout: ...
+@overload
+def right_inverse(layout: InverseLayout) -> ComposedLayout: ...
+@overload
+def right_inverse(layout: LayoutLike) -> Layout: ...
+def right_inverse(layout: Any) -> Any:
+    """The largest compact R with ``layout(R(i)) == i`` for every i < R.size. CuTe: right_inverse.
+
+    A Swizzle is its own inverse. That of a ComposedLayout is an InverseLayout, whose size counts whole blocks of the
+    swizzle; it is 0 where the offset is positive, for then no index has offset 0.
+    """
     return _core.right_inverse(layout)
 
 
-def left_inverse(layout: LayoutLike) -> Layout:
+@overload
+def left_inverse(layout: Swizzle) -> Swizzle: ...
+@overload
+def left_inverse(layout: ComposedLayout) -> InverseLayout: ...
+@overload
+def left_inverse(layout: InverseLayout) -> ComposedLayout: ...
+@overload
+def left_inverse(layout: LayoutLike) -> Layout: ...
+def left_inverse(layout: Any) -> Any:
     """An R with ``R(layout(i)) == i`` for every i < layout.size. CuTe: left_inverse.
 
+    Along modes of stride 0 many indices share an offset. R leads to that with coordinate 0 in these modes, so that
+    ``layout(R(layout(i))) == layout(i)``. A Swizzle is its own inverse; that of a ComposedLayout is an InverseLayout.
     Raises LayoutError: LAYOUT_INJECTIVE or LAYOUT_DIVISIBILITY where no layout inverts it.
     """
     return _core.left_inverse(layout)

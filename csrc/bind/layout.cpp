@@ -3,11 +3,13 @@
 #include "base/diag.h"
 #include "bind/arguments.h"
 #include "bind/bind.h"
+#include "layout/inverse.h"
 #include "layout/tv.h"
 
 namespace graphene::bind {
 
 using layout::ComposedLayout;
+using layout::InverseLayout;
 using layout::ModeTiler;
 
 namespace {
@@ -68,6 +70,9 @@ Layout layout_from_py(py::handle h) {
     fail(Code::LAYOUT_COMPOSE, "shapes and strides are wanted, and a swizzle stands before these",
          {"got: " + h.cast<const ComposedLayout&>().str()},
          "take its .layout, and compose the swizzle with the result");
+  if (py::isinstance<InverseLayout>(h))
+    fail(Code::LAYOUT_COMPOSE, "shapes and strides are wanted, and a swizzle stands behind these",
+         {"got: " + h.cast<const InverseLayout&>().str()}, "take its .layout, and swizzle what it is called with");
   return Layout(int_tuple_from_py(h));
 }
 
@@ -310,13 +315,70 @@ Called like a Layout. Raises LayoutError as Layout does.)doc");
   });
 }
 
+void bind_inverse(py::module_& m) {
+  py::class_<InverseLayout> c(
+      m, "InverseLayout",
+      R"doc(layout o (offset + swizzle): the inverses of a ComposedLayout, and composition(layout, swizzle).
+
+Called with an offset (an int or a symbolic integer), it gives an index. Raises LayoutError LAYOUT_BOUNDS where the
+swizzled offset lies outside of the layout. Immutable and hashable.)doc");
+  c.attr("__module__") = "graphene";
+  c.def(py::init([](const Layout& l, const py::object& offset, const Swizzle& s) {
+          return InverseLayout{l, expr_from_py(offset), s};
+        }),
+        py::arg("layout"), py::arg("offset"), py::arg("swizzle"));
+  c.def_readonly("layout", &InverseLayout::layout, "The outer function.");
+  c.def_property_readonly(
+      "offset", [](const InverseLayout& l) { return expr_to_py(l.offset); }, "Added to the swizzled offset.");
+  c.def_readonly("swizzle", &InverseLayout::swizzle, "The inner function.");
+  c.def_property_readonly(
+      "size", [](const InverseLayout& l) { return expr_to_py(l.size()); },
+      "Every offset in [0, size) has an index. Larger ones may have one, too.");
+  c.def(
+      "__call__", [](const InverseLayout& l, const py::object& x) { return expr_to_py(l(expr_from_py(x))); },
+      py::arg("offset"), "Index of an offset. Raises LayoutError LAYOUT_BOUNDS.");
+  c.def(
+      "__eq__",
+      [](const InverseLayout& a, const InverseLayout& b) {
+        return a.swizzle == b.swizzle && identical(a.offset, b.offset) && identical(a.layout, b.layout);
+      },
+      py::is_operator());
+  c.def("__hash__", [](const InverseLayout& l) {
+    return py::hash(py::make_tuple(hash_layout(l.layout), l.swizzle.bits, l.swizzle.base, l.swizzle.shift));
+  });
+  c.def("__str__", &InverseLayout::str);
+  c.def("__repr__", [](const py::object& self) {
+    return "InverseLayout(" + std::string(py::repr(self.attr("layout"))) + ", " +
+           std::string(py::repr(self.attr("offset"))) + ", " + std::string(py::repr(self.attr("swizzle"))) + ")";
+  });
+  c.def("__reduce__", [](const py::object& self) {
+    return py::make_tuple(py::type::of(self),
+                          py::make_tuple(self.attr("layout"), self.attr("offset"), self.attr("swizzle")));
+  });
+}
+
+// A swizzle is its own inverse; a swizzled layout's inverse has the swizzle inside.
+template <class Invert>
+py::object inverse(const py::object& l, Invert invert) {
+  if (py::isinstance<Swizzle>(l)) return l;
+  if (py::isinstance<ComposedLayout>(l)) return py::cast(invert(l.cast<const ComposedLayout&>()));
+  if (py::isinstance<InverseLayout>(l)) return py::cast(invert(l.cast<const InverseLayout&>()));
+  return py::cast(invert(layout_from_py(l)));
+}
+
 py::object compose(const py::object& a, const py::object& b) {
   const auto refuse = [&](const std::string& why) {
     fail(Code::LAYOUT_COMPOSE, "the composition is not a layout: " + why,
          {"left:  " + std::string(py::str(a)), "right: " + std::string(py::str(b))});
   };
-  if (py::isinstance<Swizzle>(b) || py::isinstance<ComposedLayout>(b))
-    refuse("a swizzle can only be the outer function");
+  if (py::isinstance<InverseLayout>(a) && py::isinstance<ComposedLayout>(b))
+    return py::cast(layout::composition(a.cast<const InverseLayout&>(), b.cast<const ComposedLayout&>()));
+  if (py::isinstance<InverseLayout>(a) || py::isinstance<InverseLayout>(b))
+    refuse("an inverse of a swizzled layout composes only with a layout of the same swizzle");
+  const bool swizzled = py::isinstance<Swizzle>(a) || py::isinstance<ComposedLayout>(a);
+  if (py::isinstance<ComposedLayout>(b) || (py::isinstance<Swizzle>(b) && swizzled))
+    refuse("a swizzle can only be the outer function, or the inner one of a layout");
+  if (py::isinstance<Swizzle>(b)) return py::cast(InverseLayout{layout_from_py(a), 0, b.cast<Swizzle>()});
   if (py::isinstance<Swizzle>(a)) return py::cast(ComposedLayout{a.cast<Swizzle>(), 0, layout_from_py(b)});
   const auto inner = [&](const Layout& l) { return layout::composition(l, tiler_from_py(b)); };
   if (py::isinstance<ComposedLayout>(a)) {
@@ -366,8 +428,10 @@ void bind_algebra(py::module_& m) {
     const Layout a = layout_from_py(l);
     return layout::complement(a, cotarget.is_none() ? a.cosize() : total_from_py(cotarget));
   });
-  m.def("right_inverse", [](const py::object& l) { return layout::right_inverse(layout_from_py(l)); });
-  m.def("left_inverse", [](const py::object& l) { return layout::left_inverse(layout_from_py(l)); });
+  m.def("right_inverse",
+        [](const py::object& l) { return inverse(l, [](const auto& f) { return layout::right_inverse(f); }); });
+  m.def("left_inverse",
+        [](const py::object& l) { return inverse(l, [](const auto& f) { return layout::left_inverse(f); }); });
   def_tiled(m, "logical_divide", layout::logical_divide);
   def_tiled(m, "zipped_divide", layout::zipped_divide);
   def_tiled(m, "tiled_divide", layout::tiled_divide);
@@ -446,6 +510,7 @@ void bind_tv(py::module_& m) {
 void register_layout(py::module_& m) {
   bind_layout(m);
   bind_swizzle(m);
+  bind_inverse(m);
   bind_composed(m);
   bind_algebra(m);
   bind_tv(m);

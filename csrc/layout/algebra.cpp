@@ -227,28 +227,32 @@ Layout left_inverse(const Layout& l) {
   const Flat f = coalesced(flatten(l));
   if (f.shape[0].is_const(0) || f.shape[0].is_const(1)) return {};
   const Facts facts("left_inverse", {{"layout: ", &l}});
-  std::vector<Expr> below(f.rank());
+  // A mode of stride 0 moves no offset: of all indices with one offset, the inverse has that with coordinate 0 there.
+  Flat moving;
+  std::vector<Expr> below;
   Expr product = 1;
   for (std::size_t i = 0; i < f.rank(); ++i) {
-    if (f.stride[i].is_const(0))
-      fail(Code::LAYOUT_INJECTIVE, "left_inverse needs an injective layout, got a stride of 0", facts.details());
-    below[i] = product;
+    if (!f.stride[i].is_const(0)) {
+      moving.push(f.shape[i], f.stride[i]);
+      below.push_back(product);
+    }
     product = product * f.shape[i];
   }
+  if (moving.rank() == 0) return {};
   // An offset's digits, in the mixed radix of the sorted strides, are the coordinates in that order.
   Flat out;
   Expr current = 1;
   Expr weight = 0;
   Expr size = 1;
-  for (const std::size_t i : nested_order(f, facts)) {
-    const Expr& d = f.stride[i];
+  for (const std::size_t i : nested_order(moving, facts)) {
+    const Expr& d = moving.stride[i];
     facts.need_divides(current, d, Code::LAYOUT_DIVISIBILITY, [&] {
       return "left_inverse: the stride " + d.str() + " is not a multiple of " + current.str();
     });
     out.push(sym::floor_div(d, current), weight);
     current = d;
     weight = below[i];
-    size = f.shape[i];
+    size = moving.shape[i];
   }
   out.push(size, weight);
   return coalesced(out).layout();

@@ -117,7 +117,7 @@ void check_offset(const IntTuple& offset, const Layout& l);
 // l until cotarget is reached. Where l's strides divide, (l, result) covers all of [0, cotarget); else it leaves holes.
 [[nodiscard]] Layout complement(const Layout& l, const Expr& cotarget);
 [[nodiscard]] Layout right_inverse(const Layout& l);  // for all i < size(r): l(r(i)) == i
-[[nodiscard]] Layout left_inverse(const Layout& l);   // for all i < size(l): r(l(i)) == i
+[[nodiscard]] Layout left_inverse(const Layout& l);   // for all i < size(l): l(r(l(i))) == l(i)
 
 // One entry per mode, as tensors are tiled: a null one keeps a mode whole.
 using Tiler = std::vector<std::optional<Layout>>;

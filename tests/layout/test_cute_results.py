@@ -107,11 +107,18 @@ def test_inverses(layout, right, left):
     assert str(gr.left_inverse(layout)) == left
 
 
-@pytest.mark.parametrize(("layout", "right"), [("(3,7):(0,0)", "1:0"), ("4:0", "1:0"), ("(2,4):(0,2)", "1:0")])
-def test_a_broadcast_has_a_right_inverse_only(layout, right):
+@pytest.mark.parametrize(
+    ("layout", "right", "left"),
+    [
+        ("(3,7):(0,0)", "1:0", "1:0"),
+        ("4:0", "1:0", "1:0"),
+        ("(2,4):(0,2)", "1:0", "(2,4):(0,2)"),
+        ("(4,2):(1,0)", "4:1", "4:1"),
+    ],
+)
+def test_inverses_of_a_broadcast(layout, right, left):
     assert str(gr.right_inverse(layout)) == right
-    with pytest.raises(gr.LayoutError, match="LAYOUT_INJECTIVE"):
-        gr.left_inverse(layout)
+    assert str(gr.left_inverse(layout)) == left
 
 
 def test_divides():

@@ -1,5 +1,7 @@
 """Swizzles: the formula, that they permute, and that they remove the bank conflicts they promise to remove."""
 
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,6 +104,66 @@ def test_composition_with_a_swizzle():
     assert c == gr.composition(gr.Swizzle(3, 3, 3), "(8,64):(64,1)")
     assert c != gr.composition(gr.Swizzle(2, 3, 3), "(8,64):(64,1)")
     assert repr(c) == 'ComposedLayout(Swizzle(3, 3, 3), 0, Layout("(8,64):(64,1)"))'
-    for a, b in [("8:1", gr.Swizzle(1, 0, 1)), ("8:1", c), (gr.Swizzle(1, 0, 1), gr.Swizzle(1, 0, 1))]:
+    for a, b in [("8:1", c), (gr.Swizzle(1, 0, 1), gr.Swizzle(1, 0, 1)), (c, gr.Swizzle(1, 0, 1))]:
         with pytest.raises(gr.LayoutError, match="a swizzle can only be the outer function"):
             gr.composition(a, b)
+
+
+# Modes that nest, perhaps with holes, so that each offset has one index.
+INJECTIVE = ["(8,64):(64,1)", "(4,4):(8,1)", "12:1", "(12,64):(64,1)", "((2,4),3):((4,8),100)", "5:3", "1:0"]
+
+
+@given(swizzles, st.integers(0, 200), st.sampled_from(INJECTIVE))
+def test_a_left_inverse_undoes_a_swizzled_layout(swizzle, offset, text):
+    layout = gr.ComposedLayout(swizzle, offset, gr.Layout(text))
+    inverse = gr.left_inverse(layout)
+    assert inverse == gr.InverseLayout(gr.left_inverse(text), -offset, swizzle)
+    assert [inverse(layout(i)) for i in range(layout.size)] == list(range(layout.size))
+    identity = gr.composition(inverse, layout)
+    assert identity.shape == layout.shape
+    assert [identity(i) for i in range(layout.size)] == list(range(layout.size))
+    assert pickle.loads(pickle.dumps(inverse)) == inverse
+
+
+@given(swizzles, st.integers(-40, 40), st.sampled_from([*INJECTIVE, "(4,2):(1,0)", "24:1", "(2,40):(40,1)"]))
+def test_a_right_inverse_leads_to_each_of_the_first_offsets(swizzle, offset, text):
+    layout = gr.ComposedLayout(swizzle, offset, gr.Layout(text))
+    inverse = gr.right_inverse(layout)
+    size = min(inverse.size, 300)
+    assert [layout(inverse(i)) for i in range(size)] == list(range(size))
+    if offset == 0 and gr.right_inverse(text).size % swizzle.period == 0:
+        assert inverse.size == gr.right_inverse(text).size
+
+
+def test_inverses_of_swizzles_and_of_sizes_that_are_symbols():
+    swizzle = gr.Swizzle(3, 3, 3)
+    assert gr.left_inverse(swizzle) == gr.right_inverse(swizzle) == swizzle
+    inverse = gr.composition("64:1", gr.Swizzle(1, 0, 2))
+    assert gr.left_inverse(inverse) == gr.right_inverse(inverse) == gr.composition(gr.Swizzle(1, 0, 2), "64:1")
+    assert str(inverse) == "64:1 o 0 o Sw<1,0,2>"
+    assert repr(inverse) == 'InverseLayout(Layout("64:1"), 0, Swizzle(1, 0, 2))'
+    assert [inverse(i) for i in range(8)] == [0, 1, 2, 3, 5, 4, 7, 6]
+    rows = gr.sym("R", min=1, multiple_of=8)
+    tile = gr.composition(swizzle, gr.row_major(rows, 64))
+    both = gr.right_inverse(tile)
+    assert str(both.size) == str(rows * 64)
+    assert both(200) == gr.left_inverse(tile)(200) == 3 + rows * (200 % 64 ^ (3 << 3))
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (lambda c: gr.left_inverse(c)(512), "LAYOUT_BOUNDS"),
+        (lambda c: gr.left_inverse(c)(-1), "LAYOUT_BOUNDS"),
+        (lambda c: gr.coalesce(gr.left_inverse(c)), "LAYOUT_COMPOSE"),
+        (lambda c: gr.composition(gr.left_inverse(c), "8:1"), "LAYOUT_COMPOSE"),
+        (lambda c: gr.composition(c, gr.left_inverse(c)), "LAYOUT_COMPOSE"),
+        (lambda c: gr.composition(gr.left_inverse(c), gr.composition(gr.Swizzle(2, 3, 3), "8:1")), "LAYOUT_COMPOSE"),
+        (lambda c: gr.composition(gr.left_inverse(c), gr.ComposedLayout(c.swizzle, 8, c.layout)), "LAYOUT_COMPOSE"),
+        (lambda c: gr.left_inverse(gr.composition(c.swizzle, "(4,2):(1,1)")), "LAYOUT_INJECTIVE"),
+    ],
+)
+def test_what_an_inverse_refuses(call, code):
+    with pytest.raises(gr.LayoutError) as caught:
+        call(gr.composition(gr.Swizzle(3, 3, 3), "(8,64):(64,1)"))
+    assert caught.value.code == code
