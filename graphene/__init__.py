@@ -7,6 +7,7 @@ from typing import Any as _Any
 from graphene import _checkout as _checkout  # in a checkout that is not built: everything else is the installed one's
 from graphene import _conflict as _conflict  # raises ImportError beside GraphQL's package of this name
 from graphene import _core as _core
+from graphene import _forks as _forks  # a child never waits for an import that another thread had begun
 from graphene._core import Tensor, ThreadTensor
 from graphene.archive import Imported, export_cache, import_cache
 from graphene.atoms import Atom, AtomFamily, AtomOperand, atom, atoms, define_atom

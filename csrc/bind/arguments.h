@@ -60,6 +60,8 @@ T value_from_py(py::handle h, const char* name) {
   // bytes would pass for a string
   if (!PyBytes_Check(h.ptr()) && c.load(h, true)) return py::detail::cast_op<T>(c);
   PyErr_Clear();
+  if constexpr (std::is_same_v<T, std::string>)
+    if (PyUnicode_Check(h.ptr())) return printable_text(h);  // with half of a surrogate pair, which no text has
   throw py::type_error(std::string(name) + " must be " + kWanted<T> + ", got " + shown(h));
 }
 

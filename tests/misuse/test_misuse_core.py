@@ -199,3 +199,15 @@ def test_sources_in_files_of_any_name(tmp_path: Path) -> None:
         scope: dict[str, Any] = {"gr": gr}
         exec(compile(text, "f", "exec").replace(co_filename=name), scope)
         assert gr.Kernel.from_json(scope["k"].to_json(locations=True)) == scope["k"]
+
+
+def test_half_of_a_surrogate_pair_is_text_that_is_malformed() -> None:
+    for read, code in (
+        (gr.parse, "IR_PARSE"),
+        (gr.Kernel.from_json, "IR_JSON"),
+        (gr.Swizzle, "LAYOUT_PARSE"),
+        (gr.Layout, "LAYOUT_PARSE"),
+    ):
+        with pytest.raises(gr.GrapheneError, match=r"udc80") as caught:
+            read("\udc80")
+        assert caught.value.code.startswith(code)

@@ -106,3 +106,41 @@ def test_a_fork_while_nvrtc_compiles_is_said_in_the_child() -> None:
     code = COMPILING.replace("SOURCE", SLOW)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.split() == ["7", "0", "0"], done.stdout + done.stderr[-2000:]
+
+
+IMPORTING = """
+import importlib.abc, os, signal, sys, threading, time
+import numpy as np
+import graphene as gr
+
+begun = threading.Event()
+class Slowly(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        elsewhere = threading.current_thread() is not threading.main_thread()
+        if elsewhere and name.startswith("graphene.") and not begun.is_set():
+            begun.set()
+            time.sleep(1)
+
+with gr.Kernel("scale", means=lambda x, y: {"y": x * 2}) as k:
+    x, y = gr.input("x", [32], gr.fp32), gr.output("y", [32], gr.fp32)
+    blocks, threads = gr.blocks(1), gr.threads(32)
+    (t,) = threads.indices()
+    r = gr.alloc("r", [], gr.fp32, gr.RF)
+    gr.move(r, x[t])
+    gr.move(y[t], r * 2)
+sys.meta_path.insert(0, Slowly())
+t = threading.Thread(target=k.check)
+t.start()
+assert begun.wait(60)
+pid = os.fork()
+if pid == 0:
+    signal.alarm(60)
+    os._exit(0 if k.check().ok else 3)
+t.join()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_a_child_imports_what_a_thread_of_its_parent_was_importing() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTING], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,31 @@
+"""Forks wait until no other thread imports a module of this package.
+
+Functions import what only they need. A child that was made in the midst of such an import has the module's lock, but
+not the thread that would release it, and waits for ever where it imports the same module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib._bootstrap as _bootstrap
+import os
+
+
+def _begun() -> set[str]:
+    """Names of the modules that are being imported."""
+    return {n for n in list(getattr(_bootstrap, "_module_locks", ())) if n.partition(".")[0] == "graphene"}
+
+
+def _finish_imports() -> None:
+    """Imports what is being imported: that waits for the thread that has begun, and returns at once in that thread."""
+    before: set[str] = set()
+    while (names := _begun()) and names != before:  # a thread that waits no longer may have begun another one
+        for name in names:
+            with contextlib.suppress(Exception):  # it is told to the thread that has begun
+                importlib.import_module(name)
+        before = names
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_finish_imports)
