@@ -135,3 +135,35 @@ def test_rows_become_groups_of_bars(plots: Any) -> None:
     (chart,) = plots.charts({"benchmark": "gemm", "rows": rows})
     assert chart.unit == "TFLOP/s"
     assert chart.bars == {"4096^3": {"graphene": 430.0, "cuBLAS": 640.0}, "1023": {"graphene": 120.0}}
+
+
+# The benchmark's way on small sizes: the simulator computes, and nothing is timed.
+ON_CPU = """
+import sys
+import torch
+def on_cpu(of):
+    return lambda *a, **k: of(*a, **{n: x for n, x in k.items() if n != "device"})
+for n in ("empty", "rand", "randn"):
+    setattr(torch, n, on_cpu(getattr(torch, n)))
+torch.cuda.get_device_name = lambda: "NVIDIA H200"
+import gemm_tiles_bench as b
+b.has_device, b.compiled, b.L2_BYTES = lambda: True, lambda kernels, arch: {}, 1000
+b.in_graphs = lambda calls, count, rounds: {n: [c() for c in of] and 1.0 for n, of in calls.items()}
+b.FUSED, b.SHAPES, b.ODD, b.CHAINS = ((136, 144, 72),), (((96, 72, 640), "TN"),), ((33, 35, 67),), (1, 4)
+sys.exit(b.main())
+"""
+
+
+def test_tiles_of_products_are_right_and_compared(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    file = ROOT / "benchmarks/gemm_tiles_bench.py"
+    paths = os.pathsep.join([str(Path(graphene.__file__).parents[1]), str(file.parent)])
+    command = [sys.executable, "-c", ON_CPU, "--count", "2"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for way in ("plain: cuBLAS", "silu + residual: chosen", "A by shared, 4 rows", "gemm_pad alone"):
+        assert f"1.00 us  {way}\n" in done.stdout
+    assert not re.search("wrong|spilled", done.stdout)
+    listed = run("gemm_tiles", "--list", "--only", "instructions,copies", "--count", "1")
+    assert "instructions 12288x3072x768 zeros" in listed
+    assert run("gemm_tiles", "--only", "dance", status=2).endswith("epilogues, instructions, shapes, copies\n")
