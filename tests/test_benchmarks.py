@@ -52,7 +52,9 @@ def test_every_benchmark_is_found() -> None:
         assert "launch needs a package that is not installed: torch" in run("launch", status=2)
 
 
-@pytest.mark.parametrize(("name", "one"), [("serving", "grouped"), ("everyday", "top_k")])
+@pytest.mark.parametrize(
+    ("name", "one"), [("serving", "grouped"), ("everyday", "top_k"), ("plan", "convolution"), ("compile", "model")]
+)
 def test_a_problem_that_there_is_not_is_refused(name: str, one: str) -> None:
     pytest.importorskip("torch")
     text = run(name, "--only", f"{one},dance", status=2)
@@ -87,6 +89,26 @@ def test_the_problems_of_serving_compute_what_they_say(monkeypatch: pytest.Monke
     wrong.ways["graphene"] = lambda call=wrong.ways["graphene"]: call() * 2
     with pytest.raises(RuntimeError, match="another result than PyTorch's"):
         serving.one(wrong, 1)
+
+
+def test_planned_kernels_are_built_without_a_gpu(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    file = tmp_path / "plan.json"
+    run("plan", "--build", "sm_90a", "--only", "convolution,perceptron", "--json", str(file))
+    rows = json.loads(file.read_text())["rows"]
+    assert {r["table"] for r in rows} == {"convolution", "perceptron"}
+    assert all(r["spill_bytes"] == 0 and r["expected_us"] > 0 for r in rows)
+    assert "no time left" in run("plan", "--build", "sm_90a", "--only", "rows", "--seconds", "0")
+
+
+def test_planned_regions_of_a_model_are_built_without_a_gpu(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    file = tmp_path / "compile.json"
+    run("compile", "--build", "sm_90a", "--only", "qwen3-0.6b decode", "--json", str(file))
+    rows = json.loads(file.read_text())["rows"]
+    assert any("norm_linear2_silu_mul" in r["region"] for r in rows), rows
+    assert not [r for r in rows if "failure" in r or r.get("spill_bytes")]
 
 
 def test_figures_are_kept_with_the_machine_and_drawn(tmp_path: Path) -> None:

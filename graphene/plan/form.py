@@ -9,9 +9,9 @@ from graphene import _core
 from graphene.plan.graph import REDUCTIONS, Axis, Graph, Output, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-__all__ = ["Dot", "ProductForm", "StagedInput", "Statistic", "along_one_axis", "none", "product_form"]
+__all__ = ["Dot", "Gather", "ProductForm", "StagedInput", "Statistic", "along_one_axis", "none", "product_form"]
 
 _MATRIX_TYPES = ("fp16", "bf16")
 
@@ -46,6 +46,22 @@ class StagedInput:
     def batch(self) -> tuple[Axis, ...]:
         """The axes before the last two."""
         return tuple(self.value.more["stored"][:-2])
+
+
+@dataclass(frozen=True)
+class Gather:
+    """How rows of the left operand are gathered: ``channels`` of a place lie one after the other."""
+
+    channels: int
+
+    def refused(self, tile: Any) -> str:
+        """Why a tile cannot be gathered; empty if it can."""
+        if self.channels % tile.k:
+            return f"{tile.k} channels of a step do not divide {self.channels}"
+        vectors = tile.m * tile.k // 8
+        if vectors % tile.threads or tile.threads % (tile.k // 8):
+            return f"{vectors} copies of windows are not the same for each of {tile.threads} threads"
+        return ""
 
 
 @dataclass
@@ -86,7 +102,7 @@ class ProductForm:
     staged: list[StagedInput] = field(default_factory=list)
     dtype: Any = None
     moved: int | None = None  # bytes that cross the memory once, where inputs are not stored as matrices
-    gather: Callable[[Any], str] | None = None  # why a tile cannot be copied, where rows of A are gathered
+    gather: Gather | None = None  # where rows of the left operand are not stored as such
 
     @property
     def result(self) -> Value:

@@ -31,6 +31,9 @@ STAGES = (2, 3, 4, 5)  # one stage may be pinned: its copies are never ahead
 WARPS = ((1, 1), (1, 2), (2, 1), (1, 4), (2, 2), (4, 1), (1, 8), (2, 4), (4, 2), (8, 1))
 SWIZZLED_ALIGN, PLAIN_ALIGN = 1024, 16
 KEPT = 52  # registers of a thread for addresses and loops
+# Copies of a thread in a step beyond which it spills, whatever it sums, and beside many sums. Of 40 tiles that were
+# compiled for sm_90a, three spilled of those with more, and none of those with fewer.
+MOST_COPIES, MOST_BESIDE_SUMS, MANY_SUMS = 64, 36, 72
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,18 @@ def stage_bytes(form: ProductForm, tile: ProductTile) -> int:
     return sum(up(math.prod(shape_of(form, s, tile)) * 2, SWIZZLED_ALIGN) * SWIZZLED_ALIGN for s in form.staged)
 
 
+@functools.lru_cache(8192)
+def copies_of(form: ProductForm, m: int, n: int, k: int) -> int:
+    """The copies that a block starts in a step; one that gathers a window counts twice, as it has coordinates, too."""
+    total = 0
+    tile = ProductTile(m, n, k, 1, (1, 1))
+    for s in form.staged:
+        each = vector_bytes(s.value.more["stored"][-1], 2)
+        twice = 2 if form.gather is not None and s.side == "left" else 1
+        total += twice * math.prod(shape_of(form, s, tile)) * 2 // each
+    return total
+
+
 def refused(form: ProductForm, tile: ProductTile, sizes: dict[str, int], device: Device) -> str:
     """Why a tile cannot be used, or is not worth a try; empty if it can."""
     down, across = tile.warps
@@ -202,7 +217,7 @@ def refused(form: ProductForm, tile: ProductTile, sizes: dict[str, int], device:
         return f"{tile.n} columns of {across} warps: a warp needs a multiple of 16"
     if tile.k % SLICE:
         return f"{tile.k} is not a multiple of the instruction's {SLICE}"
-    if form.gather is not None and (why := form.gather(tile)):
+    if form.gather is not None and (why := form.gather.refused(tile)):
         return why
     kept = sum(up(math.prod(d.right_shape) * 2, SWIZZLED_ALIGN) * SWIZZLED_ALIGN for d in later_tiles(form, tile))
     need = max(stage_bytes(form, tile) * tile.stages, tile.m * tile.n * form.output.dtype.bits // 8) + kept
@@ -210,6 +225,10 @@ def refused(form: ProductForm, tile: ProductTile, sizes: dict[str, int], device:
         return f"{need} bytes of shared memory, at most {device.shared_bytes}"
     if (need := registers(form, tile)) > REGISTERS:
         return f"about {need} registers a thread, at most {REGISTERS}: it would spill"
+    copies = copies_of(form, tile.m, tile.n, tile.k) / tile.threads
+    sums = len(form.dots) * tile.m * tile.n / tile.threads
+    if copies >= MOST_COPIES or (copies >= MOST_BESIDE_SUMS and sums >= MANY_SUMS):
+        return f"{copies:g} copies of a thread in a step beside {sums:g} sums: their addresses would spill"
     k = size_of(form.k, sizes)
     if k % tile.k and any(
         not _zero_at_zero(s.value.args[0]) or s.value.op not in ("sum", "mean") for s in form.statistics
@@ -315,7 +334,7 @@ def candidates(form: ProductForm, sizes: dict[str, int]) -> list[ProductTile]:
         "k": [s for s in STEPS if s == STEPS[0] or s < 2 * k],
     }
     if form.gather is not None:
-        of["k"].insert(0, SLICE)
+        of["k"] = [s for s in of["k"] if form.gather.channels % s == 0] or [SLICE]
     every = itertools.product(of["m"], of["n"], of["k"], STAGES, WARPS)
     return [ProductTile(m, n, s, stages, w) for m, n, s, stages, w in every
             if (stages <= 2 or stages <= up(k, s) + 1) and m % (16 * w[0]) == 0 and n % (16 * w[1]) == 0]  # fmt: skip

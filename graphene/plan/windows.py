@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from graphene.plan import products
-from graphene.plan.form import none, product_form
+from graphene.plan.form import Gather, none, product_form
 from graphene.plan.graph import Axis, Graph, Output, Value, dot
 from graphene.plan.products import Tiled, size_of
 
@@ -197,23 +197,13 @@ def _flat_input(flat: Graph, v: Value, of: Windowed, axes: tuple[Any, ...]) -> V
     return flat.input(v.name, now, v.more["dtype"])
 
 
-def tile_refused(of: Windowed, tile: products.ProductTile) -> str:
-    """Why a tile cannot gather windows; empty if it can."""
-    assert of.channels.size is not None
-    if of.channels.size % tile.k:
-        return f"{tile.k} channels of a step do not divide {of.channels.size}"
-    vectors = tile.m * tile.k // 8
-    if vectors % tile.threads or tile.threads % (tile.k // 8):
-        return f"{vectors} copies of windows are not the same for each of {tile.threads} threads"
-    return ""
-
-
 def decide(d: Decisions, g: Graph, sizes: dict[str, int], device: Device) -> WindowedTiled:
     """Makes every decision. Raises SelectError PLAN_NONE, PLAN_PIN."""
     of = read(g, sizes)
     form = product_form(of.product)
     form.moved = products.moved(of.moved, sizes)
-    form.gather = lambda tile: tile_refused(of, tile)
+    assert of.channels.size is not None
+    form.gather = Gather(of.channels.size)
     t = products.decide(d, form, sizes, device)
     own = {n: getattr(t, n) for n in t.__dataclass_fields__}
     return WindowedTiled(**own, of=of)

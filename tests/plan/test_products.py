@@ -119,6 +119,18 @@ def test_pins_that_cannot_hold_are_refused(pin: dict[str, Any], message: str) ->
     assert str(e.value).startswith(message)
 
 
+def test_a_tile_whose_addresses_would_spill_is_refused() -> None:
+    """64 x 128 x 128 by two warps keeps 128 sums beside 48 copies; ptxas spilled 64 bytes of such a plan."""
+    m, k, n = plan.axes(m=512, k=4096, n=4096)
+    with plan.graph("product") as g:
+        a, b = g.input("A", [m, k], gr.fp16), g.input("B", [n, k], gr.fp16)
+        g.output("C", plan.dot(a, b, k), [m, n], gr.fp16)
+    pin = {"tile.m": 64, "tile.n": 128, "loop.k": 128, "stages": 2, "warps": "1x2", "instruction": "mma.sync"}
+    with pytest.raises(gr.SelectError, match="48 copies of a thread in a step beside 128 sums"):
+        g.plan("sm_90a", pin=pin)
+    assert g.plan("sm_90a").kernel().compile("sm_90a").spill_bytes == 0
+
+
 def test_pins_that_hold_are_taken() -> None:
     p = planned("rms_linear", **{"tile.n": 64, "stages": 2, "sX.swizzle": "none"})
     assert {d.path for d in p.decisions.values() if d.pinned} == {"tile.n", "stages", "sX.swizzle"}
