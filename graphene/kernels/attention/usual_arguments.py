@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 FINITE = ("normal", "positive", "rising", "falling", "constant", "whole", "tiny", "large", "spike",
           "uneven")  # fmt: skip
+MOST_WIDE = 160  # keys before a query, for which checks need sizes of their own
 SIZES = {  # sizes that no tile divides; the last ones are the usual
     "batch": (1, 2, 3), "kv_heads": (1, 2, 3), "splits": (1, 2, 35, 5, 3), "pages": (7, 5, 12), "most": (2, 1, 3, 24),
     "left": (0, 1, 15, 16, 300, 30, 31, 46, 300, 62, 100, 17),
@@ -62,6 +63,9 @@ def arguments(
             logarithms(args, rng)
 
     def sizes(s: dict[str, int]) -> None:
+        if "left" in few and s.get("left") == wide:
+            s["sq"] = max(s["sq"], block)
+            s["sk"] = max(s["sk"], -(-(s["sq"] + wide) // tile) * tile)
         if "panels" in s:
             saved.sizes(s)
         elif "saved_heads" in s:
@@ -74,6 +78,10 @@ def arguments(
     few: dict[str, tuple[int, ...]] = {"sq": (1, 2, 5, 7, 16, 11)} if packed else {}
     if saves:
         few["kv_heads"] = (1, TOGETHER + 3, 2, 3)
+    # All queries of a block see some tile whole, and some of them a part of the one before.
+    wide = block + 2 * tile if a.left and block and tile and not a.varlen else 0
+    if 0 < wide <= MOST_WIDE:
+        few["left"] = (*SIZES["left"][:-1], wide, SIZES["left"][-1])
     values = {**SIZES, **few, "scale_log2": scales, "scale": (0.125, 0.7), "cap_log2": caps}
     return gr.Arguments(prepare, sizes, values, FINITE)
 
