@@ -19,13 +19,15 @@ from __future__ import annotations
 
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from graphene.integrations.transformers import _paged
 from graphene.integrations.transformers._accelerate import accelerate, accelerated, restore
 from graphene.integrations.transformers._attention import attention
-from graphene.integrations.transformers._interface import NAME, refuse_others
+from graphene.integrations.transformers._interface import NAME, PAGED, refuse_others
 from graphene.integrations.transformers._loss import causal_lm_loss
 from graphene.integrations.transformers._masks import mask
 
 AttentionInterface.register(NAME, attention)
+AttentionInterface.register(PAGED, _paged.attention)
 AttentionMaskInterface.register(NAME, mask)
 refuse_others()
 

@@ -82,7 +82,7 @@ def attention(
             q, k, v, cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k,
             causal=causal, window=window, scale=scaling, softcap=softcap, return_lse=s_aux is not None,
         )  # fmt: skip
-        packed = packed if s_aux is None else _sunk(packed[0], packed[1], s_aux)
+        packed = packed if s_aux is None else sunk(packed[0], packed[1], s_aux)
         return packed.unsqueeze(0), None
     key, value, mask, bias, causal, window = _resolve(query, key, value, attention_mask, causal)
     if position_bias is not None:
@@ -95,7 +95,7 @@ def attention(
         _say_once(f"{why}: run by PyTorch's operators")
     if wants_weights or (why is not None and (softcap is not None or s_aux is not None)):
         extra = (bias, position_bias, s_aux)
-        out, weights = _written_out(query, key, value, mask, extra, causal, window, scaling, softcap, dropout)
+        out, weights = written_out(query, key, value, mask, extra, causal, window, scaling, softcap, dropout)
         return out, weights if wants_weights else None
     if why is not None:
         given = (mask, causal, window, (bias, position_bias))
@@ -109,13 +109,13 @@ def attention(
         out = _sdpa.plain(query, key, value, causal, scaling)
     else:
         result: Any = ops.attention(q, k, v, mask=mask, **named)
-        out = result if s_aux is None else _sunk(result[0], result[1], s_aux)
+        out = result if s_aux is None else sunk(result[0], result[1], s_aux)
     if mask is None and bias is None and not torch.compiler.is_compiling() and _masks.dropped:
         _load_masked(q, k, v, named)
     return out, None
 
 
-def _sunk(out: Any, lse: Any, sinks: Any) -> Any:
+def sunk(out: Any, lse: Any, sinks: Any) -> Any:
     """The result with a sink in the softmax, which adds the sink's exponential to the sum, so that weights shrink."""
     share = torch.sigmoid(lse - sinks.to(lse.dtype).view(-1, 1))
     return out * share.mT.unsqueeze(-1).to(out.dtype)
@@ -234,9 +234,17 @@ def _why_not(query: Any, key: Any, value: Any, biases: tuple[Any, Any], dropout:
         return "values of another width than keys"
     if not query.shape[0] == key.shape[0] == value.shape[0]:
         return "one batch of keys for several of queries"
+    missing = kernel(query)
+    if missing is not None:
+        return missing
+    return "dropout in attention" if dropout else None
+
+
+def kernel(query: Any) -> str | None:
+    """Why no kernel takes queries of this type and these heads, on a GPU; None if one does."""
     if query.is_cuda and (query.dtype not in HALF or query.shape[-1] % 8 or query.shape[-1] > WIDEST):
         return f"no kernel for attention of {query.dtype} with heads of {query.shape[-1]} elements"
-    return "dropout in attention" if dropout else None
+    return None
 
 
 def _by_pytorch(
@@ -270,7 +278,7 @@ def _full_mask(query: Any, key: Any, mask: Any, causal: bool, window: tuple[int,
     return mask
 
 
-def _written_out(
+def written_out(
     query: Any, key: Any, value: Any, mask: Any, extra: tuple[Any, Any, Any], causal: bool, window: Any,
     scale: float | None, softcap: float | None, dropout: float,
 ) -> tuple[Any, Any]:  # fmt: skip

@@ -19,6 +19,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from graphene import _core
 
 NAME = "graphene"
+PAGED = f"paged|{NAME}"  # what generate_batch makes of it
 
 _ATTENTION = re.compile(r"^class (\w*Attention\w*)\((?:torch\.)?(?:nn\.)?Module\):", re.MULTILINE)
 _ASKS = re.compile(r"ALL_ATTENTION_FUNCTIONS(?:\.get_interface\(|\.get\(|\[)")
@@ -121,7 +122,7 @@ def refuse_others() -> None:
 
     @functools.wraps(original)
     def get_correct_attn_implementation(self: Any, requested_attention: Any, *args: Any, **kwargs: Any) -> Any:
-        if requested_attention == NAME:
+        if requested_attention in (NAME, PAGED):
             check(self)
         return original(self, requested_attention, *args, **kwargs)
 
@@ -130,7 +131,7 @@ def refuse_others() -> None:
 
     @functools.wraps(set_original)
     def set_attn_implementation(self: Any, attn_implementation: Any, *args: Any, **kwargs: Any) -> Any:
-        if attn_implementation == NAME:  # before anything is set
+        if attn_implementation in (NAME, PAGED):  # before anything is set
             for part in self.modules():
                 if isinstance(part, PreTrainedModel):
                     _check_class(part)
@@ -140,7 +141,7 @@ def refuse_others() -> None:
         for part in self.modules():
             if not isinstance(part, PreTrainedModel) or type(part.config) is not type(self.config):
                 continue
-            if NAME in (now, part.config._attn_implementation):
+            if {NAME, PAGED} & {now, part.config._attn_implementation}:
                 part.config._attn_implementation_internal = now
         return result
 
