@@ -39,6 +39,7 @@ from graphene.control import (
     while_,
 )
 from graphene.declare import alloc, blocks, fragment, inout, input, inputs, output, param, tensor, threads
+from graphene.dense import pack_fp6, unpack_fp6
 from graphene.dtypes import (
     DSM,
     GL,
@@ -305,6 +306,7 @@ __all__ = [
     "named_barrier",
     "only",
     "output",
+    "pack_fp6",
     "paged",
     "panels",
     "param",
@@ -355,6 +357,7 @@ __all__ = [
     "u32",
     "u64",
     "unary",
+    "unpack_fp6",
     "wait",
     "wait_kernels",
     "where",

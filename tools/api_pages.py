@@ -51,6 +51,7 @@ GROUPS = (
             "expressions",
             "integers",
             "registers",
+            "dense",
             "combined",
             "ordered",
             "indexed",
