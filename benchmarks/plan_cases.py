@@ -264,7 +264,8 @@ def fused() -> list[Case]:
     with plan.graph("rms_linear") as g:
         x, w = g.input("X", [m, k], gr.fp16), g.input("W", [k, n], gr.fp16)
         g.output("O", plan.dot(x * plan.rsqrt(plan.mean(x * x, k) + 1e-5), w, k), [m, n], gr.fp16)
-    tiles = [(n, k, s, w) for n, w in ((32, "1x2"), (64, "1x4"), (96, "1x2")) for k, s in ((128, 3), (128, 5), (64, 5))]
+    tiles = [(n, k, s, w) for n, w in ((32, "1x2"), (64, "1x4"), (96, "1x3")) for k, s in ((128, 3), (128, 5), (64, 5))]
+    tiles += [(48, k, s, "1x3") for k, s in ((128, 3), (128, 4), (128, 6), (64, 8))]  # 128 blocks for 132 processors
 
     def normed(x: Operands) -> Any:
         return functional.rms_norm(x["X"], (4096,), None, 1e-5) @ x["W"]

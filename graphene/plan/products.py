@@ -29,6 +29,7 @@ COLUMNS = (16, 32, 64, 96, 128, 192, 256)
 STEPS = (32, 64, 128)
 STAGES = (2, 3, 4, 5)  # one stage may be pinned: its copies are never ahead
 WARPS = ((1, 1), (1, 2), (2, 1), (1, 4), (2, 2), (4, 1), (1, 8), (2, 4), (4, 2), (8, 1))
+FURTHER_WARPS = ((1, 3), (3, 1), (1, 6), (2, 3), (3, 2), (6, 1))  # for tiles of 48 and 96, which are not measured
 SWIZZLED_ALIGN, PLAIN_ALIGN = 1024, 16
 KEPT = 52  # registers of a thread for addresses and loops
 # Copies of a thread in a step beyond which it spills, whatever it sums, and beside many sums. Of 40 tiles that were
@@ -350,7 +351,7 @@ def _pinned_tiles(d: Decisions, form: ProductForm, sizes: dict[str, int]) -> lis
             from graphene.plan.decisions import refuse_pin
 
             refuse_pin(path, pins[path], f"want: a positive multiple of {want}")
-    warps = {f"{a}x{b}": (a, b) for a, b in WARPS}
+    warps = {f"{a}x{b}": (a, b) for a, b in (*WARPS, *FURTHER_WARPS)}
     if "warps" in pins and pins["warps"] not in warps:
         from graphene.plan.decisions import refuse_pin
 
@@ -362,7 +363,8 @@ def _pinned_tiles(d: Decisions, form: ProductForm, sizes: dict[str, int]) -> lis
         return found
     of = [sorted({getattr(t, n) for t in found} | ({pins[p]} if p in pins else set()))
           for n, p in (("m", "tile.m"), ("n", "tile.n"), ("k", "loop.k"), ("stages", "stages"))]  # fmt: skip
-    tiles = [ProductTile(m, n, k, s, w) for m, n, k, s, w in itertools.product(*of, WARPS)]
+    grids = (warps[pins["warps"]],) if "warps" in pins else WARPS
+    tiles = [ProductTile(m, n, k, s, w) for m, n, k, s, w in itertools.product(*of, grids)]
     return [t for t in tiles if all(t.values()[p] == v for p, v in pins.items() if p in t.values())]
 
 

@@ -119,6 +119,17 @@ def test_pins_that_cannot_hold_are_refused(pin: dict[str, Any], message: str) ->
     assert str(e.value).startswith(message)
 
 
+def test_tiles_of_three_warps_are_planned_where_they_are_pinned() -> None:
+    """48 columns of a tile make 128 blocks of 6144, one for nearly each multiprocessor of an H200."""
+    pin = {"tile.m": 16, "tile.n": 48, "loop.k": 128, "stages": 6, "warps": "1x3"}
+    p = rms_linear().plan("sm_80", m=16, pin=pin)
+    found = p.check()
+    assert found.ok, str(found)
+    assert found.conflicts == 0
+    assert plan.Plan.from_json(p.json()).source() == p.source()
+    assert rms_linear().plan("sm_80", m=16).decisions["warps"].value == "1x4"
+
+
 def test_a_tile_whose_addresses_would_spill_is_refused() -> None:
     """64 x 128 x 128 by two warps keeps 128 sums beside 48 copies; ptxas spilled 64 bytes of such a plan."""
     m, k, n = plan.axes(m=512, k=4096, n=4096)
