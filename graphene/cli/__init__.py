@@ -79,6 +79,9 @@ def _run(argv: Sequence[str] | None) -> int:
     )
     tuning.add_argument("--dtype", default="fp16", choices=("fp16", "bf16", "fp32", "i8"))
     tuning.add_argument("--order", default="TN", choices=("TN", "NN", "NT", "TT"))
+    tuning.add_argument("--bias", action="store_true", help="products with a bias")
+    tuning.add_argument("--activation", help="products with an activation, such as relu, gelu, silu")
+    tuning.add_argument("--residual", action="store_true", help="products with a residual")
     tuning.add_argument("--measure", action="store_true", help="measure the short list and store the winner")
     tuning.add_argument("--count", type=at_least_one, default=8, help="length of the short list")
     tuning.add_argument("--arch", help="rank for a device of this architecture")
@@ -122,7 +125,8 @@ def _run(argv: Sequence[str] | None) -> int:
         if not args.size and args.like is None:
             tuning.error("name a size, or a device by --like")
         limits = (args.measure, args.count, args.arch, args.like, args.seconds)
-        return tune_sizes(args.size, args.dtype, args.order, *limits)
+        terms = {n: getattr(args, n) for n in ("bias", "activation", "residual")}
+        return tune_sizes(args.size, args.dtype, args.order, *limits, terms)
     from graphene.cli.cache import receive, send, show
 
     if args.action == "export":

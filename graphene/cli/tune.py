@@ -7,7 +7,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 
@@ -20,11 +20,13 @@ def tune_sizes(
     arch: str | None,
     like: str | None = None,
     seconds: float = math.inf,
+    terms: Mapping[str, Any] | None = None,
 ) -> int:
     """Prints the short list of every size; with `measure`, tunes and stores the winners. Returns the status.
 
     ``like``: also the problems of the package's records for the device of that name, but for those that have a record
-    of your own. ``seconds``: no problem is begun later than so long after the start.
+    of your own. ``seconds``: no problem is begun later than so long after the start. ``terms``: of products, bias,
+    residual and activation.
     """
     import graphene as gr
     from graphene import _core, select
@@ -39,7 +41,7 @@ def tune_sizes(
         device = select.of_arch("sm_90a")
     todo = []
     for text in sizes:
-        if (found := _problem(text, dtype, order)) is None:
+        if (found := _problem(text, dtype, order, terms or {})) is None:
             wanted = "sizes are MxNxK, positive and below 10^10, as in 4096x4096x1024, or of rows kind:MxN"
             print(f"{text}: {wanted}, as in layernorm:8192x4096 (rmsnorm, softmax), not of i8", file=sys.stderr)
             return 2
@@ -95,17 +97,21 @@ def recorded_problems(device: str) -> list[tuple[Any, Any]]:
 def _recorded(kernel: str, problem: str, shape: str) -> Iterator[tuple[Any, Any]]:
     """What the texts of a record say: the sizes of the problem, and the alignment of its class."""
     from graphene import _core
+    from graphene.kernels.epilogues import ACTIVATIONS
     from graphene.select.gemm import GEMM, GemmProblem
     from graphene.select.rows import ROWS, RowProblem
 
-    sizes = re.fullmatch(r"(?:(\d+) of )?(\d+)x(\d+)x(\d+) (\w\w) (\w+)(?: (fp8\w+))?( promoted)?", problem)
-    aligned = re.search(r" align (\d+)x(\d+)x(\d+)( no workspaces)?$", shape)
+    sizes = re.fullmatch(r"(?:(\d+) of )?(\d+)x(\d+)x(\d+) (\w\w) (\w+)(?: (fp8\w+))?( promoted)?( \w+)?", problem)
+    aligned = re.search(r" align (\d+)x(\d+)x(\d+)( no workspaces)?(?: with ([a-z_, A-Z]+))?$", shape)
     if kernel == "gemm" and sizes is not None and aligned is not None:
         batch = None if sizes[1] is None else int(sizes[1])
         m, n, k = (int(sizes[i]) for i in (2, 3, 4))
-        order, dtype, b_dtype, promoted = sizes.groups()[4:]
+        order, dtype, b_dtype, promoted = sizes.groups()[4:8]
+        terms = (aligned[5] or "").split(", ")
+        activation = next((t for t in terms if t in ACTIVATIONS), None)
         a, b, c = (int(x) for x in aligned.groups()[:3])
         yield GEMM, GemmProblem(m, n, k, batch, dtype, order, (a, b, c), b_dtype=b_dtype, promote=promoted is not None,
+                                activation=activation, residual="residual" in terms, beta="C" in terms,
                                 workspaces=aligned[4] is None)  # fmt: skip
     rows = re.fullmatch(r"(\w+) (\d+)x(\d+) (\w+)", problem)
     vectors = re.search(r" vectors of (\d+)(?: dense (\d+))?$", shape)
@@ -115,7 +121,7 @@ def _recorded(kernel: str, problem: str, shape: str) -> Iterator[tuple[Any, Any]
         yield ROWS, RowProblem(rows[1], int(rows[2]), int(rows[3]), rows[4], align, dense)
 
 
-def _problem(text: str, dtype: str, order: str) -> tuple[Any, Any] | None:
+def _problem(text: str, dtype: str, order: str, terms: Mapping[str, Any]) -> tuple[Any, Any] | None:
     """The tunable and the problem of a size on the command line."""
     from graphene import _core
     from graphene.select.gemm import GEMM, GemmProblem
@@ -131,4 +137,4 @@ def _problem(text: str, dtype: str, order: str) -> tuple[Any, Any] | None:
     m, n, k = (int(x) for x in found.groups())
     lines = (k if order[0] == "T" else m, n if order[1] == "T" else k, n)
     aligns = [max(a for a in (16, 8, 4, 2, 1) if x * size % a == 0) for x in lines]
-    return GEMM, GemmProblem(m, n, k, dtype=dtype, order=order, align=(aligns[0], aligns[1], aligns[2]))
+    return GEMM, GemmProblem(m, n, k, dtype=dtype, order=order, align=(aligns[0], aligns[1], aligns[2]), **terms)

@@ -144,12 +144,17 @@ def _unusable(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
 
 
 def gemm_key(p: GemmProblem) -> tuple[str, str]:
-    """The dtype and shape class of a product: sizes to the nearest power of two or half above, order, alignment."""
+    """The dtype and shape class of a product: sizes to the nearest power of two or half above, order, alignment.
+
+    Products with an activation, a residual or C itself have classes of their own, since their results take longer.
+    """
     m, n, k, batch = (shape_class(x) for x in (p.m, p.n, p.k, p.batch or 1))
     align = "x".join(map(str, p.align))
     work = "" if p.workspaces else " no workspaces"
     kind = " ".join([p.dtype, *filter(None, (p.b_dtype, "promoted" * p.promote, "scaled" * _scaled_integers(p)))])
-    return kind, f"{batch} of {m}x{n}x{k} {p.order} align {align}{work}"
+    activation = "a function" if callable(p.activation) or p.epilogue is not None else p.activation
+    terms = ", ".join(filter(None, (activation, "residual" * p.residual, "C" * p.beta)))
+    return kind, f"{batch} of {m}x{n}x{k} {p.order} align {align}{work}" + f" with {terms}" * bool(terms)
 
 
 def _group(tiles_m: int, tiles_n: int) -> int:
@@ -229,9 +234,13 @@ def _expected(p: GemmProblem, device: Device) -> Iterator[tuple[float, Callable[
 
 
 def choose(p: GemmProblem, device: Device) -> GemmTile:
-    """The tile of the record of a product's shape class on a device, else the estimated one (`best_known`)."""
-    of = p if _scaled_integers(p) else p.plain
-    return _fitted(best_known(GEMM, p, device, estimate(p, device), of), p, device)
+    """The tile of the record of a product's shape class on a device, else the estimated one (`best_known`).
+
+    Without a record of the product with its terms that of the product alone is taken.
+    """
+    alone = replace(p, activation=None, epilogue=None, residual=False, beta=False) if _scaled_integers(p) else p.plain
+    of = p if _scaled_integers(p) else alone
+    return _fitted(best_known(GEMM, p, device, estimate(p, device), of, (alone,)), p, device)
 
 
 def _suits(c: GemmTile, estimated: GemmTile, p: GemmProblem, device: Device) -> bool:

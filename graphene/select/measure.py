@@ -350,22 +350,28 @@ def choose(tunable: Tunable[P, C], problem: P, device: Device | str | int = 0) -
     return rank(tunable, problem, where, 1).best
 
 
-def best_known(tunable: Tunable[P, C], problem: P, device: Device, estimated: C, to_tune: P | None = None) -> C:
+def best_known(
+    tunable: Tunable[P, C],
+    problem: P,
+    device: Device,
+    estimated: C,
+    to_tune: P | None = None,
+    wider: Sequence[P] = (),
+) -> C:
     """A library's choice: the configuration of the record of a problem's shape class on a device, else ``estimated``.
 
     fp16 and bf16 are equally fast, so either takes the other's record. A record that is not a configuration, or cannot
     be used, is passed over with one warning. A record that does not suit these sizes of its class is passed over
     without a word, unless it was measured for these very sizes. With ``GRAPHENE_TUNE=1`` a class without a record is
-    tuned (by its problem ``to_tune``); if that fails, there is one warning, and ``estimated`` is taken.
+    tuned (by its problem ``to_tune``); if that fails, there is one warning, and ``estimated`` is taken. ``wider``:
+    other problems, whose classes have a record for this one, if its own has none.
     """
-    dtype, shape = tunable.key(problem)
-    alike = (dtype, *(t for t in EQUALLY_FAST if t != dtype)) if dtype in EQUALLY_FAST else (dtype,)
-    found = (records.find(device.name, tunable.name, tunable.version, d, shape) for d in alike)
     config: C | None = None
     measured = False  # for these very sizes
-    if (record := next(filter(None, found), None)) is not None:
+    of, record = _record_of(tunable, (problem, *wider), device)
+    if record is not None:
         config = from_record(tunable, problem, device, record)
-        sizes = str(problem if to_tune is None else to_tune).replace(dtype, str(record["dtype"]))
+        sizes = str(of).replace(tunable.key(of)[0], str(record["dtype"]))
         measured = config is not None and record.get("problem") == sizes
     elif os.environ.get("GRAPHENE_TUNE") == "1":
         try:
@@ -376,6 +382,16 @@ def best_known(tunable: Tunable[P, C], problem: P, device: Device, estimated: C,
     if config is None or not (measured or tunable.suits is None or tunable.suits(config, estimated, problem, device)):
         return estimated
     return config
+
+
+def _record_of(tunable: Tunable[P, C], classes: Sequence[P], device: Device) -> tuple[P, dict[str, Any] | None]:
+    """The first of some problems whose class has a record, and the record."""
+    for of in classes:
+        dtype, shape = tunable.key(of)
+        for d in (dtype, *(t for t in EQUALLY_FAST if t != dtype)) if dtype in EQUALLY_FAST else (dtype,):
+            if (record := records.find(device.name, tunable.name, tunable.version, d, shape)) is not None:
+                return of, record
+    return classes[0], None
 
 
 def from_record(tunable: Tunable[P, C], problem: P, where: Device, record: dict[str, Any]) -> C | None:

@@ -14,6 +14,7 @@ from graphene.cli import main
 from graphene.cli.tune import recorded_problems
 from graphene.select import records
 from graphene.select.device import named
+from graphene.select.gemm import GEMM, GemmProblem
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,6 +61,23 @@ def test_every_record_of_the_package_can_be_tuned_again_on_another_device(
     assert "tuned 8192x8192x8192 TN fp16 on NVIDIA H100 80GB HBM3" in said
     assert main([*again, "64x64x64"]) == 0  # the others have records now
     assert capsys.readouterr().out.count("tuned ") == 1
+
+
+def test_problems_with_terms_are_ranked_and_found_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    terms = ["--bias", "--activation", "gelu", "--residual"]
+    assert main(["tune", "512x512x512", "--arch", "sm_90a", "--count", "1", *terms]) == 0
+    assert "512x512x512 TN fp16 gelu" in capsys.readouterr().out
+    monkeypatch.setattr(records, "SHIPPED", tmp_path)
+    given = [GemmProblem(64, 64, 64, activation="gelu_tanh"), GemmProblem(8, 8, 8, 2, residual=True, beta=True),
+             GemmProblem(64, 64, 64, dtype="fp8e4m3", b_dtype="fp8e5m2", promote=True, activation="silu")]  # fmt: skip
+    for p in given:
+        dtype, shape = GEMM.key(p)
+        row = {"kernel": "gemm", "version": GEMM.version, "dtype": dtype, "shape": shape, "problem": str(p)}
+        records.store("my GPU", row | {"config": {}}, tmp_path)
+    records.store("my GPU", row | {"shape": "1 of 64x64x64 TN align 16x16x16 with a function", "config": {}}, tmp_path)
+    assert {str(p): p for _, p in recorded_problems("my GPU")} == {str(p): p for p in given}
 
 
 def test_a_device_without_records_is_told_which_have_some(capsys: pytest.CaptureFixture[str]) -> None:

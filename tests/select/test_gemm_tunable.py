@@ -211,3 +211,18 @@ def test_a_record_of_these_very_sizes_comes_before_the_model() -> None:
     assert terms.tile == slow.tile
     assert terms.stages < slow.stages
     assert choose(replace(p, m=1008), H200) != slow
+
+
+def test_a_product_with_terms_may_have_a_record_of_its_own() -> None:
+    p = GemmProblem(2048, 2048, 2048)
+    fused = replace(p, bias=True, activation="gelu", residual=True)
+
+    def groups() -> list[int]:
+        kinds = ((None, False), ("gelu", False), ("gelu", True))
+        return [select_gemm(2048, 2048, 2048, device="my GPU", activation=a, residual=r).group for a, r in kinds]
+
+    keep(p, GemmTile((128, 256, 64), (2, 4), 3, 7))
+    assert groups() == [7, 7, 7]
+    keep(fused, GemmTile((128, 256, 64), (2, 4), 3, 5))
+    assert groups() == [7, 7, 5]
+    assert gemm_key(replace(p, bias=True, alpha=True)) == gemm_key(p)  # which cost next to nothing
