@@ -90,7 +90,8 @@ def products() -> list[Case]:
             a, b = g.input("A", [m, k], gr.fp16), g.input("B", [n, k], gr.fp16)
             g.output("C", plan.dot(a, b, k), [m, n], gr.fp16)
         library = {"library, mma.sync": product(M, N, K, None), "library, wgmma": product(M, N, K, "NVIDIA H200")}
-        plans = {"planned, mma.sync": MMA, "planned, wgmma": WGMMA}
+        spread = {**MMA, "copies.when": "between slices"}
+        plans = {"planned, mma.sync": MMA, "planned, copies spread": spread, "planned, wgmma": WGMMA}
         out.append(Case(f"product {M}x{N}x{K}", g, lambda x: x["A"] @ x["B"].T, {"m": M}, plans, library))
     m, k, n = plan.axes(m=gr.sym("M"), k=4096, n=4096)
     with plan.graph("linear_gelu") as g:

@@ -23,6 +23,7 @@ __all__ = ["PlanTimes", "measure"]
 PATHS = (
     "instruction",
     "rewrite.reciprocals",
+    "copies.when",
     "tile.m",
     "tile.n",
     "loop.k",

@@ -105,6 +105,7 @@ class Tiled(Placed):
     barriers: int = 1
     through_shared: bool = True
     shared_bytes: int = 0
+    spread: bool = False  # copies of a step start between the products of its slices
 
     def inputs(self) -> list[Any]:
         """The inputs that the result depends on, in the order of the graph."""
@@ -466,6 +467,18 @@ def lay_out(d: Decisions, name: str, shape: tuple[int, int], dtype: Any, accesse
     return Shared(name, shape, swizzle, bytes_, align, stages)
 
 
+def not_spread(form: ProductForm, tile: ProductTile) -> str:
+    """Why copies cannot start in parts, one for each slice of a step; empty if they can."""
+    parts = tile.k // SLICE
+    if tile.stages == 1 or form.gather is not None:
+        return "copies are waited for in their own step, or gathered"
+    for s in form.staged:
+        (lines, elements), each = shape_of(form, s, tile), vector_bytes(s.value.more["stored"][-1], 2)
+        if lines % parts or lines // parts * elements * 2 // each % tile.threads:
+            return f"{parts} parts of {lines} lines of {s.name} are not the same for each of {tile.threads} threads"
+    return ""
+
+
 def decide(d: Decisions, form: ProductForm, sizes: dict[str, int], device: Device) -> Tiled:
     """Makes every decision. Raises SelectError PLAN_NONE, PLAN_PIN."""
     family = int(device.family.removeprefix("sm_") or 0)
@@ -491,6 +504,9 @@ def decide(d: Decisions, form: ProductForm, sizes: dict[str, int], device: Devic
     tile, us, bound = choose_tile(d, form, sizes, device)
     mma = gr.atom(MATRIX_ATOMS[str(form.dtype)])
     t = Tiled(form, tile, mma.name, store_bytes=out_vector, expected_us=us, bound=bound)
+    t.spread = d.take("copies.when", {"at once": 0.0, "between slices": not_spread(form, tile) or 1.0}, {
+        "at once": "before the products of a step", "between slices": "a part before the products of each slice",
+    }.__getitem__, "relative") == "between slices"  # fmt: skip
     narrow = out.dtype.bits <= 16
     through: dict[Any, float | str] = {"shared": 1.0 if narrow else 2.0, "registers": 2.0 if narrow else 1.0}
     reasons = {"shared": "whole lines are stored", "registers": "four lanes store a whole sector"}

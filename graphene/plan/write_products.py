@@ -223,6 +223,9 @@ class Writer(Meaning):
 
     def copies(self) -> None:
         f, w = self.form, self.w
+        if self.t.spread:
+            self.parts_of_copies()
+            return
         with w.block("def copy(k):"):
             w('"""Starts the copies of step k; past the last step they are zeros."""')
             for s in f.staged:
@@ -231,6 +234,24 @@ class Writer(Meaning):
                     f"gr.move({shared.name}[k % STAGES], k{s.name}{s.side[0]}[k], on=threads, "
                     f'atom="{COPIES[shared.copy_bytes]}")'
                 )
+            w('gr.commit("cp.async.cg.16")')
+        w()
+
+    def parts_of_copies(self) -> None:
+        """Copies of a step in as many parts as it has slices."""
+        f, w = self.form, self.w
+        with w.block("def copy_part(k, j):"):
+            w('"""Starts the copies of part j of step k; past the last step they are zeros."""')
+            for s in f.staged:
+                shared = self.t.shared[shared_name(s)]
+                cut = f"tile([{shared.shape[0]} // (BK // {SLICE}), None])[j, 0]"
+                w(f"gr.move({shared.name}[k % STAGES].{cut}, k{s.name}{s.side[0]}[k].{cut}, on=threads, "
+                  f'atom="{COPIES[shared.copy_bytes]}")')  # fmt: skip
+        w()
+        with w.block("def copy(k):"):
+            w('"""Starts all copies of step k."""')
+            with w.block(f"for j in range(BK // {SLICE}):"):
+                w("copy_part(k, j)")
             w('gr.commit("cp.async.cg.16")')
         w()
 
@@ -271,14 +292,19 @@ class Writer(Meaning):
             if t.ahead:
                 w('gr.wait("cp.async.cg.16", pending=AHEAD - 1)')
                 w("gr.barrier()", "step k has come, and every warp has read what the next copy overwrites")
-                w("copy(k + AHEAD)")
+                if not t.spread:
+                    w("copy(k + AHEAD)")
             else:
                 w("gr.barrier()", "every warp has read the step before")
                 w("copy(k)")
                 w('gr.wait("cp.async.cg.16", pending=0)')
                 w("gr.barrier()", "every thread's copies have come")
             with w.block(f"for j in range(BK // {SLICE}):"):
+                if t.spread:
+                    w("copy_part(k + AHEAD, j)", self.d.made["copies.when"].why)
                 self.slice()
+            if t.spread:
+                w('gr.commit("cp.async.cg.16")')
         self.after_loop()
 
     def slice(self) -> None:

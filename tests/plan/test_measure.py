@@ -48,7 +48,7 @@ def test_a_plan_with_other_results_is_not_taken(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(plan.Plan, "source", source)
     g = product()
     pins = {path: d.value for path, d in g.plan("sm_80", m=16).decisions.items() if path != "stages"}
-    keep = {path: pins[path] for path in ("tile.m", "tile.n", "loop.k", "warps")}
+    keep = {path: pins[path] for path in ("tile.m", "tile.n", "loop.k", "warps", "copies.when")}
     found = plan.measure(g, "sm_80", keep, count=2, rounds=1, timer=in_turn(3.0, 1.0), m=16)
     assert found.rows[0][1] == 3.0
     assert "from those of the expected best" in str(found.rows[1][1])

@@ -119,6 +119,24 @@ def test_pins_that_cannot_hold_are_refused(pin: dict[str, Any], message: str) ->
     assert str(e.value).startswith(message)
 
 
+@pytest.mark.parametrize("name", ["swiglu", "lora", "narrow"])
+def test_copies_may_start_between_the_products_of_slices(name: str) -> None:
+    p = planned(name, **{"copies.when": "between slices"})
+    found = p.check()
+    assert found.ok, str(found)
+    assert found.conflicts == 0
+    assert "copy_part(k + AHEAD, j)" in p.source()
+    assert planned(name).decisions["copies.when"].value == "at once"
+    assert "SIM_RACE" in str(mutated(p, ahead=p._of.ahead + 1).check())
+
+
+def test_copies_that_slices_do_not_divide_start_at_once() -> None:
+    with pytest.raises(gr.SelectError, match="4 parts of 32 lines of A are not the same for each of 128 threads"):
+        planned("gemm_chain", **{"copies.when": "between slices"})
+    with pytest.raises(gr.SelectError, match="copies are waited for in their own step"):
+        planned("transposed", **{"copies.when": "between slices"})
+
+
 def test_tiles_of_three_warps_are_planned_where_they_are_pinned() -> None:
     """48 columns of a tile make 128 blocks of 6144, one for nearly each multiprocessor of an H200."""
     pin = {"tile.m": 16, "tile.n": 48, "loop.k": 128, "stages": 6, "warps": "1x3"}
