@@ -46,10 +46,10 @@ def _dense(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _lies(draw: Draw, t: torch.Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _lies(draw: Draw, t: torch.Tensor, shape: tuple[int, ...], far: tuple[str, ...]) -> tuple[int, ...]:
     """Strides: of the case's order of dimensions or another, dense or with room between rows, with steps or repeats."""
     rank = len(shape)
-    how = draw(("case", "case", "dense", "dense", "rows", "odd rows", "steps", "order", "repeat", "far"))
+    how = draw(("case", "case", "dense", "dense", "rows", "odd rows", "steps", "order", "repeat", *far))
     order = sorted(range(rank), key=lambda d: -t.stride(d)) if how == "case" else list(range(rank))
     if how == "order" and rank > 1:
         order.insert(draw(range(rank)), order.pop(draw(range(rank))))
@@ -69,6 +69,8 @@ def _lies(draw: Draw, t: torch.Tensor, shape: tuple[int, ...]) -> tuple[int, ...
 class Other:
     """One way to change a case: what each size, each dtype becomes."""
 
+    sizes_drawn, sizes_usual, far = SIZES, USUAL, ("far",)
+
     def __init__(self, draw: Draw, arch: str) -> None:
         self.draw, self.arch = draw, arch
         self.sizes: dict[int, int] = {0: 0, 1: draw((1, 1, 1, 0, 2))}
@@ -83,7 +85,9 @@ class Other:
             if self.factor and keep:
                 self.sizes[n] = n * self.factor
             else:
-                self.sizes[n] = n if keep == 0 else self.draw(USUAL if self.few or keep == 1 else SIZES)
+                self.sizes[n] = (
+                    n if keep == 0 else self.draw(self.sizes_usual if self.few or keep == 1 else self.sizes_drawn)
+                )
         return self.sizes[n]
 
     def dtype(self, name: str) -> str:
@@ -94,7 +98,7 @@ class Other:
     def tensor(self, t: torch.Tensor) -> Arg:
         shape = tuple(self.size(s) for s in t.shape)
         name = self.dtype(str(t.dtype).removeprefix("torch."))
-        arg = Arg(shape, _lies(self.draw, t, shape), name, self.arch, 128)
+        arg = Arg(shape, _lies(self.draw, t, shape, self.far), name, self.arch, 128)
         return arg._replace(align=max(arg.item_bytes, self.draw((128, 128, 16, 8, 4, 2, 1))))
 
     def value(self, x: Any, kind: str) -> Any:

@@ -317,11 +317,13 @@ def _delta_results(g: Tensor, out: Tensor, _: Tensor) -> list[tuple[Any, Any]]:
 def _configure_delta(g: Arg, out: Arg, g_lse: Arg | None) -> Any:
     if (other := refused(g, g)) is not None:
         return other
+    if any(t is not None and t.dtype != "float32" for t in (out, g_lse)):
+        return _core.Recipe.torch("the result before its rounding, or the gradient of the LSE, is not fp32")
     rank = len(out.shape)
     outputs = [output("fp32", *([(1, d)] for d in (*range(rank - 3), rank - 2, rank - 3)))]
     if 0 in out.shape:
         return _core.Recipe(outputs, 1, [])
-    if (other := copies({0: g}, {1: out} if g_lse is None else {1: out, 2: g_lse})) is not None:
+    if (other := copies({0: g, 1: out}, {1: out} if g_lse is None else {1: out, 2: g_lse})) is not None:
         return other
     kernel = _delta_kernel(
         Attention(out.shape[-1], getattr(dtypes, DTYPES[g.dtype]), varlen=rank == 3), g_lse is not None

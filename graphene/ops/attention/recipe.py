@@ -145,7 +145,7 @@ def row_major(arg: Arg) -> bool:
 def copies(tensors: dict[int, Arg], dense: dict[int, Arg]) -> Any:
     """The recipe that copies tensors which no kernel can read in place, else None; `dense` must be row-major."""
     mask = sum(1 << i for i, t in tensors.items() if unreadable(t))
-    mask += sum(1 << i for i, t in dense.items() if not row_major(t))
+    mask |= sum(1 << i for i, t in dense.items() if not row_major(t))
     if not mask:
         return None
     return _core.Recipe.copy(mask, "the elements do not lie one after the other, 16 bytes of a head at a time")
