@@ -79,7 +79,7 @@ def arguments(
     if saves:
         few["kv_heads"] = (1, TOGETHER + 3, 2, 3)
     # All queries of a block see some tile whole, and some of them a part of the one before.
-    wide = block + 2 * tile if a.left and block and tile and not a.varlen else 0
+    wide = block + 2 * tile if a.left and block and tile and not (a.varlen or packed) else 0
     if 0 < wide <= MOST_WIDE:
         few["left"] = (*SIZES["left"][:-1], wide, SIZES["left"][-1])
     values = {**SIZES, **few, "scale_log2": scales, "scale": (0.125, 0.7), "cap_log2": caps}
