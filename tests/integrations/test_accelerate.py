@@ -482,6 +482,34 @@ def test_attention_that_is_faster_by_pytorch(name, calls, monkeypatch) -> None:
     assert not any(_attention.WAYS in m.__dict__ for m in attentions)
 
 
+@pytest.mark.parametrize(
+    "faster", [("graphene", "torch", "torch", "torch"), ("graphene", "torch", "graphene", "graphene")]
+)
+def test_measured_attention_is_compiled_and_exported_for_all_lengths(faster, monkeypatch) -> None:
+    """A compiler is told no border of a length that may vary: one graph, whatever was measured."""
+    took = {
+        n: {"torch": 1.0, "graphene": 2.0 if w == "torch" else 1.0}
+        for n, w in zip(_measure.QUERIES, faster, strict=True)
+    }
+    monkeypatch.setattr(_measure, "possible", lambda device: True)
+    monkeypatch.setattr(_measure, "choose", lambda key, *_: took if key[0] == "attention" else {})
+    plain = networks.network("llama", "eager", HALF, use_cache=False)
+    model = integration.accelerate(networks.network("llama", "eager", HALF, use_cache=False), show=False)
+    assert any(_attention.WAYS in m.__dict__ for m in model.modules())
+    graphs = []
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=lambda g, _: (graphs.append(g), g.forward)[1])
+    for length in (8, 12, 17):
+        inputs = networks.batch(rows=2, length=length)
+        torch.testing.assert_close(states(compiled, inputs), states(plain, inputs), rtol=0.02, atol=0.02)
+    assert len(graphs) == 1
+    length = torch.export.Dim("length", min=2, max=4096)
+    with torch.no_grad():
+        program = torch.export.export(model, (), inputs, dynamic_shapes={"input_ids": {1: length}})
+    inputs = networks.batch(rows=2, length=9)
+    torch.testing.assert_close(states(program.module(), inputs), states(plain, inputs), rtol=0.02, atol=0.02)
+
+
 @pytest.mark.parametrize("way", ["torch", "graphene", "two", "epilogue"])
 @pytest.mark.parametrize("bias", [True, False])
 def test_every_way_of_an_activation(way, bias) -> None:

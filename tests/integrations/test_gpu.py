@@ -157,6 +157,38 @@ def test_recorded_steps_of_beams_and_encoders(name, beams) -> None:
         assert (decoding.steps.order is not None) == (beams > 1)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_generate_batch(dtype) -> None:
+    """Continuous batching, whose steps transformers records: tokens are those of fp32 wherever its choice is clear."""
+    from transformers.generation import ContinuousBatchingConfig, GenerationConfig
+
+    prompts, new = [[5, 6, 7, 8, 9], [10, 11, 12], [20, 7] * 9], 12
+    ask = GenerationConfig(max_new_tokens=new, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    pages = ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=64, block_size=32)
+    exact = network("llama", "eager", torch.float32, causal_lm=True)
+    model = integration.accelerate(network("llama", "eager", dtype, causal_lm=True), show=False)
+    made = model.generate_batch(prompts, generation_config=ask, continuous_batching_config=pages, progress_bar=False)
+    for prompt, name in zip(prompts, sorted(made, key=lambda n: int(n.split("_")[-1])), strict=True):
+        got = torch.tensor([prompt + made[name].generated_tokens], device="cuda")
+        assert got.shape == (1, len(prompt) + new)
+        with torch.no_grad():
+            logits = exact(input_ids=got).logits[:, len(prompt) - 1 : -1]
+        chosen = logits.gather(-1, got[:, len(prompt) :, None])[..., 0]
+        assert (chosen >= logits.max(-1).values - (0.02 if dtype == torch.float16 else 1e-4)).all()
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "gemma2"])
+def test_fp32_is_no_worse_than_sdpa(name) -> None:
+    """No kernel takes fp32: attention is PyTorch's, and no slower for a formula that keeps all scores."""
+    inputs = padded()
+    seen = inputs["attention_mask"].bool()
+    plain = network(name, "eager", torch.float32)
+    exact = states(copy.deepcopy(plain).double(), inputs)[seen]
+    model = integration.accelerate(network(name, "eager", torch.float32), show=False)
+    limit = 2 * (states(plain, inputs)[seen] - exact).norm() + 1e-6 * exact.norm()
+    assert (states(model, inputs)[seen] - exact).norm() <= limit
+
+
 def ask_scores(ask):
     return ask | dict(return_dict_in_generate=True, output_scores=True)
 
