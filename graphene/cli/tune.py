@@ -25,8 +25,8 @@ def tune_sizes(
     """Prints the short list of every size; with `measure`, tunes and stores the winners. Returns the status.
 
     ``like``: also the problems of the package's records for the device of that name, but for those that have a record
-    of your own. ``seconds``: no problem is begun later than so long after the start. ``terms``: of products, bias,
-    residual and activation.
+    of your own; the others go on where one fails. ``seconds``: no problem is begun later than so long after the start.
+    ``terms``: of products, bias, residual and activation.
     """
     import graphene as gr
     from graphene import _core, select
@@ -41,7 +41,12 @@ def tune_sizes(
         device = select.of_arch("sm_90a")
     todo = []
     for text in sizes:
-        if (found := _problem(text, dtype, order, terms or {})) is None:
+        try:
+            found = _problem(text, dtype, order, terms or {})
+        except gr.GrapheneError as e:  # of the terms
+            print(e, file=sys.stderr)
+            return 2
+        if found is None:
             wanted = "sizes are MxNxK, positive and below 10^10, as in 4096x4096x1024, or of rows kind:MxN"
             print(f"{text}: {wanted}, as in layernorm:8192x4096 (rmsnorm, softmax), not of i8", file=sys.stderr)
             return 2
@@ -52,18 +57,20 @@ def tune_sizes(
             print(f"the package has no records for {like!r}; it has some for {', '.join(shipped())}", file=sys.stderr)
             return 2
         todo += [(t, p) for t, p in found_like if not has_own_record(t, p, device.name)]
+    status = 0
     for i, (tunable, problem) in enumerate(todo):
         if time.monotonic() > end:
             print(f"the time is over: {len(todo) - i} of {len(todo)} problems are left")
-            return 0
+            break
         try:
             print((select.tune if measure else select.rank)(tunable, problem, device, count))
         except gr.GrapheneError as e:
             print(e, file=sys.stderr)
+            status = 1
             if like is None:
-                return 1
+                break
         print(flush=True)
-    return 0
+    return status
 
 
 def shipped() -> list[str]:

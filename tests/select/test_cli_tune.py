@@ -62,6 +62,14 @@ def test_every_record_of_the_package_can_be_tuned_again_on_another_device(
     assert main([*again, "64x64x64"]) == 0  # the others have records now
     assert capsys.readouterr().out.count("tuned ") == 1
 
+    def fails(*given: Any) -> str:
+        raise gr.LaunchError("it does not launch   [LAUNCH_DRIVER]")
+
+    monkeypatch.setattr(select, "tune", fails)
+    monkeypatch.setattr(select, "current_device", lambda: named("NVIDIA A100-SXM4-80GB"))
+    assert main(again) == 1
+    assert capsys.readouterr().err.count("[LAUNCH_DRIVER]") == len(todo)
+
 
 def test_problems_with_terms_are_ranked_and_found_again(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -69,6 +77,8 @@ def test_problems_with_terms_are_ranked_and_found_again(
     terms = ["--bias", "--activation", "gelu", "--residual"]
     assert main(["tune", "512x512x512", "--arch", "sm_90a", "--count", "1", *terms]) == 0
     assert "512x512x512 TN fp16 gelu" in capsys.readouterr().out
+    assert main(["tune", "512x512x512", "--activation", "dance"]) == 2
+    assert "[KERNEL_ARGUMENT]" in capsys.readouterr().err
     monkeypatch.setattr(records, "SHIPPED", tmp_path)
     given = [GemmProblem(64, 64, 64, activation="gelu_tanh"), GemmProblem(8, 8, 8, 2, residual=True, beta=True),
              GemmProblem(64, 64, 64, dtype="fp8e4m3", b_dtype="fp8e5m2", promote=True, activation="silu")]  # fmt: skip
