@@ -414,3 +414,104 @@ def launch_stream(right: bool) -> None:
     """The simulator runs what NumPy holds, without a stream of a GPU."""
     x = np.ones(8, np.float32)
     doubled()(x, np.zeros_like(x), stream=None if right else 7)
+
+
+def sim_in_flight(right: bool) -> None:
+    """Sums that a warpgroup's product writes are read after a wait for it."""
+    wgmma, swizzle = gr.atom("wgmma.m64n64k16.f32.f16"), gr.swizzle(16, gr.fp16)
+    with gr.Kernel("k") as kernel:
+        y = gr.output("y", [64, 64], gr.fp32)
+        gr.blocks(1)
+        threads = gr.threads(128)
+        a, b = (gr.alloc(n, [64, 16], gr.fp16, gr.SH, swizzle=swizzle) for n in "ab")
+        (t,) = threads.indices()
+        for s in (a, b):
+            for i in range(8):
+                s[t // 2, t % 2 * 8 + i] = 1
+        gr.fence("async.shared")
+        gr.barrier()
+        sums = gr.fragment("sums", [64, 64], gr.fp32, wgmma.c, on=threads)
+        gr.fence(wgmma)
+        gr.matmul(sums, a, b.T, on=threads, atom=wgmma, accumulate=False)
+        gr.commit(wgmma)
+        if right:
+            gr.wait(wgmma, pending=0)
+        gr.move(y, sums, atom="st.global.v2.b32")
+        if not right:
+            gr.wait(wgmma, pending=0)
+    kernel.simulate(np.zeros((64, 64), np.float32), arch="sm_90a")
+
+
+def sim_transaction(right: bool) -> None:
+    """A phase expects as many bytes as its copies bring."""
+    with gr.Kernel("k") as kernel:
+        x = gr.input("x", gr.row_major(8, 64), gr.fp16, align_bytes=16)
+        y = gr.output("y", gr.row_major(8, 64), gr.fp16)
+        gr.blocks(1)
+        warp = gr.threads(32)
+        (t,) = warp.indices()
+        s = gr.alloc("s", [8, 64], gr.fp16, gr.SH, align_bytes=128)
+        full = gr.mbarrier("full", 1, arrivals=1)
+        gr.barrier()
+        with gr.only(warp.elect()):
+            full[0].arrive(expect=[s if right else s[0:4, :]])
+            gr.move(s, x, atom="tma.load", done=full[0])
+        full[0].wait(0)
+        for i in range(8):
+            for j in range(2):
+                y[i, j * 32 + t] = gr.load(s[i, j * 32 + t])
+    kernel.simulate(np.ones((8, 64), np.float16), np.zeros((8, 64), np.float16), arch="sm_90a")
+
+
+def check_operand_changed(right: bool) -> gr.CheckResult:
+    """While a warp multiplies, no other warp writes its operands."""
+    with gr.Kernel("k") as kernel:
+        a, b = gr.input("a", [2, 32], gr.fp32), gr.inout("b", [2, 32], gr.fp32)
+        gr.blocks(1)
+        warps = gr.threads(64).tile(32)
+        w, t = warps.indices()
+        s = gr.alloc("s", [2, 32], gr.fp32, gr.SH)
+        s[w, t] = gr.load(a[w, t])
+        gr.barrier()
+        with gr.matmul(b[w, :], s[w, :], a[w, :], on=warps[w]):
+            r = gr.load(s[w, t])
+            gr.barrier()
+            if not right:
+                s[1 - w, t] = 2
+            gr.barrier()
+            gr.load(s[w, t])
+            gr.matmul(b[w, t], r, a[w, t])
+    return kernel.check()
+
+
+def lower_swizzle(right: bool) -> None:
+    """An instruction of one's own takes neighbours that a swizzle leaves side by side."""
+    if "docs.sum_of_pair" not in gr.atoms():
+        gr.define_atom(
+            name="docs.sum_of_pair", kind="Reduction", arch="sm_75+",
+            out=[{"name": "d", "pattern": "[].fp32.RF", "access": "write", "via": "lvalue"}],
+            in_=[{"name": "a", "pattern": "[2:1].fp32.SH", "tile": "e2", "via": "lvalue"}],
+            attrs={"op": ["add"], "axis": ["*const"]}, cxx="$d = $a[0] + $a[1];", is_default=False,
+            doc="Adds two neighbours.", source="this page",
+        )  # fmt: skip
+    with gr.Kernel("k") as kernel:
+        x, y, t = begin()
+        s = gr.alloc("s", [64], gr.fp32, gr.SH, swizzle=gr.Swizzle(3, 1 if right else 0, 3))
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        s[t] = gr.load(x[t])
+        s[32 + t] = gr.load(x[t])
+        gr.barrier()
+        gr.reduce("add", r, s.tile([2])[t], axis=0, atom="docs.sum_of_pair")
+        y[t] = r
+    kernel.cuda_source("sm_80")
+
+
+def launch_null(right: bool) -> None:
+    """An array with elements has an address."""
+
+    class Foreign:
+        def __init__(self, address: int) -> None:
+            self.__array_interface__ = {"shape": (8,), "typestr": "<f4", "data": (address, False), "version": 3}
+
+    x, y = np.ones(8, np.float32), np.zeros(8, np.float32)
+    doubled()(Foreign(x.ctypes.data if right else 0), y)
