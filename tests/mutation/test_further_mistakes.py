@@ -17,6 +17,7 @@ def test_a_planted_mistake_is_told(mistake: Mistake) -> None:
     ("kernel", "after"),
     [
         ("paged", "entry = gr.max(entry, 0)"),  # pages that do not exist
+        ("decode", "self.top < -1e5"),  # all scores of a row are far below zero
         ("f90 packed", "- (hi - 1) * c.BN + 1"),  # what lies behind a packed sequence is not a number
         ("f90 packed", "at * each + each - 1 <="),  # a packed sequence that ends one row before a tile
         ("transpose", "gr.min(gr.ceil_div(M, T), 5)"),  # more tiles than usual

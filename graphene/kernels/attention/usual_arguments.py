@@ -61,6 +61,8 @@ def arguments(
                 saved.prepare(tile, args)
         if "L" in args:
             logarithms(args, rng)
+        if "Q" in args and "G" not in args and not rng.integers(4):
+            below(a, args, rng)
 
     def sizes(s: dict[str, int]) -> None:
         if "left" in few and s.get("left") == wide:
@@ -106,6 +108,18 @@ def masks(M: Any, rng: Any) -> None:
     M[...] = np.where(M != 0, rng.choice([1, 1, 255]), 0)
     if M.ndim > 3 and rng.integers(2):
         M[:, rng.integers(M.shape[1]), :, : max(1, M.shape[-1] // 2)] = 0
+
+
+def below(a: Attention, args: Any, rng: Any) -> None:
+    """Scores of about -1e5 for every key: of one size, or up to two and a half times as much."""
+    import numpy as np
+
+    alike, scale = rng.integers(2), abs(float(args["scale_log2"]))
+    each = 2.0 ** round(np.log2(2**17 / (scale * a.D)) / 2) if scale else 1.0
+    for name, sign in (("Q", 1), ("K", -1)):
+        t = args[name]
+        size = np.ones_like(t) if alike else 1 + np.minimum(np.abs(t), 8) / 16
+        t[...] = np.where(np.isnan(t), t, sign * each * size)
 
 
 def biases(B: Any, rng: Any) -> None:
@@ -219,6 +233,8 @@ def logarithms(args: Any, rng: Any) -> None:
     L[...], top[...] = L % 20, top % 20
     if rng.integers(2):
         top[rng.choice([0, -1, rng.integers(len(L))])] += 200
+    if not rng.integers(3):
+        L -= 110  # sums that fp32 holds, though their product with another such one is zero
     if rng.integers(2):
         top += rng.choice([-(2.0**30), 2.0**30])  # beside which the digits of L count as long as nobody adds both
     L[..., ::7] = L[:: 1 + rng.integers(3), ..., 1::5] = -gr.inf
