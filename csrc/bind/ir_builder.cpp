@@ -294,8 +294,8 @@ void bind_kernel(py::module_& m) {
   k.def_property_readonly("block", [](const ir::Kernel& kernel) { return threads_to_py(kernel.block); });
 
   py::class_<Builder>(m, "Builder", "Records one kernel; active from its making until close() or abandon().")
-      .def(py::init([](std::string name) {
-        return std::make_unique<Builder>(std::move(name),
+      .def(py::init([](Arg<"name", std::string> name) {
+        return std::make_unique<Builder>(std::move(name.value),
                                          ir::BuilderHooks{&python_location, &complete_spec, &build::expand});
       }))
       .def("close", [](Builder& b) { return std::const_pointer_cast<ir::Kernel>(b.close()); })

@@ -90,6 +90,9 @@ void FactsDecl::apply(sym::VarInfo& info) const {
 }
 
 Assembler::Assembler(std::string kernel_name) {
+  if (kernel_name.size() > kMostNameChars)
+    fail(Code::KERNEL_NAME, "a kernel's name has at most " + std::to_string(kMostNameChars) + " characters",
+         {"got: " + std::to_string(kernel_name.size()) + " characters"});
   if (!is_plain_name(kernel_name) || kernel_name.find('.') != std::string::npos)
     fail(Code::KERNEL_NAME, "a kernel's name must be an identifier", {"got: " + quote(kernel_name)});
   kernel_.name = std::move(kernel_name);

@@ -6,6 +6,7 @@
 
 #include "ir/barriers.h"
 #include "ir/builder_impl.h"
+#include "ir/lexer.h"
 
 namespace graphene::ir {
 
@@ -101,6 +102,9 @@ Builder::Builder(std::string name, BuilderHooks hooks) : hooks_(std::move(hooks)
   if (active() != nullptr)
     refuse(Code::KERNEL_NESTED, "a kernel inside a kernel", {"open: " + active_builder->kernel_.name, "got: " + name},
            "build one kernel after the other");
+  if (name.size() > kMostNameChars)
+    refuse(Code::KERNEL_NAME, "a kernel's name has at most " + std::to_string(kMostNameChars) + " characters",
+           {"got: " + std::to_string(name.size()) + " characters"});
   if (!is_identifier(name)) refuse(Code::KERNEL_NAME, "a kernel's name must be an identifier", {"got: " + name});
   kernel_.name = std::move(name);
   scope_open_.push_back(true);

@@ -11,6 +11,9 @@
 
 namespace graphene::ir {
 
+// A kernel's name: NVRTC corrupts its memory with 100,000 characters.
+inline constexpr std::size_t kMostNameChars = 1024;
+
 enum class Tok : std::uint8_t {
   Name,     // bm, rd.index, mma.m16n8k16: parts after a dot may start with a digit
   Coord,    // @bm

@@ -78,6 +78,22 @@ def test_what_is_no_name(word: str) -> None:
         assert e.value.code in ("KERNEL_NAME", "SYM_FACTS")
 
 
+def test_a_long_name_of_a_kernel() -> None:
+    """NVRTC ended the process with a name of 100,000 characters."""
+    assert _kernel("k" * 1024).compile("sm_80").entry == "k" * 1024
+    text = str(_kernel("k"))
+    for make in (lambda name: _kernel(name), lambda name: gr.parse(text.replace('"k"', f'"{name}"'))):
+        with pytest.raises(gr.VerifyError, match="a kernel's name has at most 1024 characters") as e:
+            make("k" * 100000)
+        assert e.value.code == "KERNEL_NAME"
+
+
+def test_half_of_a_surrogate_pair_in_a_name() -> None:
+    with pytest.raises(gr.VerifyError) as e:
+        _kernel("\ud800")
+    assert e.value.code == "KERNEL_NAME"
+
+
 def test_two_of_one_name() -> None:
     """Declared twice for the caller: refused. Tensors of the kernel's own are told apart in the text."""
     with pytest.raises(gr.VerifyError) as e:
