@@ -70,11 +70,11 @@ def row_scan(threads: int = 256) -> gr.Kernel:
             for i in range(1, 4):
                 r[i] += r[i - 1]
             own = gr.let("own", r[3])
-            gr.scan("add", own, on=block)
-            r += before + own - r[3]
+            gr.scan("add", own, on=block, exclusive=True)
+            r += before + own
             y[m, :].tile([4])[k * threads + t] = r
             with gr.if_(t == threads - 1):
-                last[0] = before + own
+                last[0] = r[3]
             gr.barrier()
             before[...] = last[0]
     return kernel

@@ -13,7 +13,7 @@ from graphene import _core
 from graphene.judge.conditions import Conditions
 from graphene.judge.covering import Covering, DataCovering
 from graphene.judge.data import KINDS, Laid, draw, draw_integers, laid_as, lay, strides_of
-from graphene.judge.formats import as_scalar, decode, is_float, is_packed, range_of
+from graphene.judge.formats import as_scalar, decode, format_of, is_float, is_packed, range_of
 from graphene.judge.memory import room
 from graphene.judge.numbers import Numbers, sizes_of, statements, threads_of
 from graphene.judge.rare import FAR, Rare
@@ -41,6 +41,7 @@ _LIVELY = ("rising", "large", "falling", "positive")  # kinds that show edges, t
 _LEAST_SCALAR = 0.05  # of such calls
 _FAR_KINDS, _ALONE = ("cold", "pit", "peak"), 3  # what tensors of a kernel have alone: so many of them
 _OTHERS = 3  # values of a size that keep a launch's conditions beside some values of others alone
+_WIDE = 1e30  # types that reach beyond have fp32's exponents
 _RESULTS, _A_DOUBLING = 12, 10  # doublings of the number of results that count, each as this many statements
 _MOST_BYTES = 1 << 26  # the most bytes of a call's arguments
 _BYTES_AN_ELEMENT = 40  # for the kernel's argument, the meaning's, the former value, and drawing it
@@ -379,11 +380,12 @@ class CallPlan:
         shape = t.view.shape
         if is_float(a.dtype) and a.role != "output":
             others = sorted(range(len(shape) - 1), key=lambda i: -shape[i])
+            wide = format_of(a.dtype).most > _WIDE
             if turned is None or not others:
-                t.put(draw(kind, shape, rng))
+                t.put(draw(kind, shape, rng, wide))
             else:
                 at = others[turned % len(others)]
-                t.put(np.moveaxis(draw(kind, (*shape[:at], *shape[at + 1 :], shape[at]), rng), -1, at))
+                t.put(np.moveaxis(draw(kind, (*shape[:at], *shape[at + 1 :], shape[at]), rng, wide), -1, at))
         elif is_float(a.dtype):
             t.put(np.full(shape, math.nan))
         elif a.role != "output" and a.name in self.wish.values:

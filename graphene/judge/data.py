@@ -21,10 +21,12 @@ KINDS = ("normal", "positive", "rising", "falling", "constant", "whole", "tiny",
 _LOW = ("normal", "constant", "whole", "tiny")  # kinds in which integers are often equal
 _HIGH = ("large", "peak", "spike")  # in which they are large
 _NEGATIVE = ("falling", "cold", "pit")  # in which they are negative, or of either sign
+_COLDEST = -2.0e9  # of elements of wide types: below -1e9, which masks hold
+_HIGHEST = 1.0e6  # beyond all of fp16, and small enough for products of several
 
 
-def draw(kind: str, shape: tuple[int, ...], rng: Any) -> Any:
-    """Doubles of a kind; its rows run along the last dimension."""
+def draw(kind: str, shape: tuple[int, ...], rng: Any, wide: bool = False) -> Any:
+    """Doubles of a kind; its rows run along the last dimension. ``wide``: for a type that fp32's exponents fit."""
     x = rng.standard_normal(shape)
     n = shape[-1] if shape else 1
     if not x.size:
@@ -62,11 +64,14 @@ def draw(kind: str, shape: tuple[int, ...], rng: Any) -> Any:
         return (rows * sizes[:, None]).reshape(shape)
     if kind == "spike":
         rows[r, (r * 7) % n] = 30
-    elif kind == "cold":  # and some below what may stand for minus infinity by mistake
-        rows[...] = np.where(((r + turn) % 3 == 2)[:, None], rows * 200 - 62000, rows - 200)
+    elif kind == "cold":  # and some below what may stand for minus infinity by mistake, in fp16 or in a wider type
+        which = (r + turn) % 3
+        deep, spread = (np.choose(which, [x, y if wide else x, z])[:, None]
+                        for x, y, z in ((-200.0, _COLDEST, -62000.0), (1.0, -_COLDEST / 10, 200.0)))  # fmt: skip
+        rows[...] = rows * spread + deep
     elif kind in ("peak", "pit"):  # one element a row, at an edge or anywhere
         at = np.choose((r + turn) % 3, [np.zeros_like(r), np.full_like(r, n - 1), ((r + turn) * 5) % n])
-        rows[r, at] = 300 if kind == "peak" else -300
+        rows[r, at] = np.where(wide & ((r + turn) % 2 == 1), _HIGHEST, 300.0) * (1 if kind == "peak" else -1)
     elif kind == "undefined":  # one element a row is not a number, so that nothing else hides that it was forgotten
         rows[r, np.choose((r + turn) % 3, [0, n - 1, n // 2])] = np.nan
     elif kind == "infinite":
@@ -89,7 +94,8 @@ def draw_integers(
 
     ``allowed``: the least and the largest element and what all are multiples of, if the kernel makes indices of them;
     kinds reach the lower end, where they are often equal, the upper end, or all between. Others are small, negative,
-    or so large that half of the type's bits are not enough; any of 8 bits, and any if the kernel shifts ``bits``.
+    or so large that half of the type's bits are not enough, or at the ends of a type of 32 bits, which fp32 does not
+    hold; any of 8 bits, and any if the kernel shifts ``bits``.
     """
     if dtype == "pred":
         return rng.integers(0, 2, shape)
@@ -111,7 +117,11 @@ def draw_integers(
         return rng.integers(low, high + 1, shape)
     if kind in _HIGH:  # sums and products of some still fit
         half = 2 ** (width // 2 - 1 if width < 64 else 35)
-        return rng.integers(max(low, -half), half + 1, shape)
+        x = rng.integers(max(low, -half), half + 1, shape)
+        if kind == "peak" and width == 32:
+            ends = np.array([low, low + 1, 2**24 + 1, high - 6, high])
+            x = np.where(x % 2 == 0, ends[x // 2 % len(ends)], x)
+        return x
     if kind == "rising":
         return rng.integers(0, min(high, 999) + 1, shape)
     if kind in _NEGATIVE and low < 0:

@@ -11,7 +11,7 @@ from graphene import _core
 from graphene import promise as _promise
 from graphene.errors import GrapheneError
 from graphene.judge.bounded import FP32, TINY, Bounded, bounded, finite, rounding_unit, size
-from graphene.judge.formats import Format, as_scalar, decode, format_of, is_float, is_packed, nearest, split
+from graphene.judge.formats import Format, as_scalar, decode, format_of, is_float, is_packed, nearest, range_of, split
 from graphene.judge.signature import Argument, Signature
 from graphene.simulate import simulate
 
@@ -132,6 +132,9 @@ def compare(got: Any, want: Bounded, dtype: str) -> tuple[Any, Any, Any, Any]:
         half: Any = 0.5
         center = v
         large: Any = False
+        if dtype and not is_float(dtype):  # of a sum that no number of the type is, nothing is promised
+            least, most = range_of(dtype)
+            large = (v < least) | (v > most)
         if is_float(dtype):
             f: Format = format_of(dtype)
             low, center, high = (nearest(x, dtype) for x in (low, v, high))

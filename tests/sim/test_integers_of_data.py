@@ -87,9 +87,29 @@ def same(x: Any) -> Any:
     return x
 
 
+def threefold(x: Any) -> Any:
+    return x * 3
+
+
+def without_least(x: Any) -> Any:
+    return gr.where(x < LEAST // 2, 0, x)
+
+
 KERNELS = {
     "negative numbers": (lambda: elementwise(np.abs, gr.abs), lambda: elementwise(np.abs, same)),
     "more than a byte": (lambda: elementwise(same, same), lambda: elementwise(lambda x: x & 255, same)),
+    "a type's end": (
+        lambda: elementwise(same, same),
+        lambda: elementwise(same, lambda x: gr.where(x < LEAST // 2, 0, x)),
+    ),
+    "more than fp32 holds": (
+        lambda: elementwise(same, same),
+        lambda: elementwise(same, lambda x: gr.cast(gr.cast(x, gr.fp32), gr.i32)),
+    ),
+    "results beyond the type": (
+        lambda: elementwise(lambda x: x * 3, lambda x: x * 3),
+        lambda: elementwise(lambda x: x * 3, lambda x: x * 2),
+    ),
     "all negative": (lambda: largest(LEAST), lambda: largest(0)),
     "an extent that is a size": (lambda: two_tables(0), lambda: two_tables(64)),
     "bins": (lambda: counts(256, 256), lambda: counts(256, 192)),

@@ -87,7 +87,8 @@ def _targets(args: Any, rng: Any) -> None:
 
     x = np.asarray(args["X"], np.float64)
     rows, classes = x.shape
-    others = rng.choice([-1, classes, -(2**40), 2**40, int(args["ignored"])], rows)
+    ignored = int(args["ignored"])  # and numbers whose lower half is that of the ignored one
+    others = rng.choice([-1, classes, -(2**40), 2**40, ignored, ignored - 2**32, ignored + 2**32], rows)
     args["target"][...] = np.where(rng.random(rows) < 0.3, others, (np.arange(rows) * 7 + 3) % classes)
     if "lse" in args and "g" in args:
         with np.errstate(all="ignore"):
