@@ -73,6 +73,10 @@ class XorPieces {
   }
 
   Expr result() {
+    if (constant_ < 0) {  // x ^ c is -(x ^ ~c) - 1, in which no constant is large that is not large itself
+      constant_ = ~constant_;
+      return Expr(-1) * result() - 1;
+    }
     cancel_pairs();
     Poly sum;
     std::int64_t left = constant_;
@@ -92,10 +96,7 @@ class XorPieces {
         pieces_.erase(i);
         i = 0;
       }
-      // Of the constant, the bits of the group; the sign too where the group has no upper bound.
-      for (const Expr& p : group)
-        if (left < 0 && upper_bound(p) == kMaxInt) bits |= std::uint64_t{1} << 63;
-      const auto mine = static_cast<std::int64_t>(static_cast<std::uint64_t>(left) & bits);
+      const auto mine = static_cast<std::int64_t>(static_cast<std::uint64_t>(left) & bits);  // the group's part of it
       left ^= mine;
       sum.add(join(group, mine));
     }
@@ -112,6 +113,12 @@ class XorPieces {
     };
     const TermView v(e);
     if (v.size() == 1 && v.constant() == 0) return add_group(e);
+    bool negative = true;
+    for (std::size_t i = 0; i < v.size(); ++i) negative = negative && v[i].c < 0;
+    if (negative) {  // -x - 1 is x ^ -1
+      constant_ = ~constant_;
+      return add(Expr(-1) * e - 1);
+    }
     SmallVec<Group, 12> groups;
     for (std::size_t i = 0; i < v.size(); ++i) {
       const auto [m, c] = v[i];

@@ -131,6 +131,8 @@ def test_coordinates_of_a_tile_come_back() -> None:
         (x ^ x, 0),
         ((x ^ N) ^ x, N),
         (y ^ 8, y + 8),
+        (x ^ -1, -x - 1),
+        ((x ^ -6) ^ -6, x),
         (x * 8 ^ y, x * 8 + y),
         (x * 8 ^ N * 8, (x ^ N) * 8),
         ((x * 8 + y) ^ N * 8, (x ^ N) * 8 + y),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import graphene as gr
@@ -343,6 +343,7 @@ def test_equal_polynomials_are_identical_and_others_are_not(a: Tree, b: Tree) ->
 
 @fast
 @given(trees, st.sampled_from(sorted(VARIABLES)), st.integers(0, 5), seeds)
+@example(("*", ("^", ("var", "k"), ("const", -1)), ("var", "tid")), "G", 0, 0)
 def test_substitution_is_evaluation_of_the_variable(t: Tree, name: str, c: int, seed: int) -> None:
     e, v = built(t), VARIABLES[name]
     assume(v.definition is None and v.hi is None)
