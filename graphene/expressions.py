@@ -514,33 +514,56 @@ def _in_memory(x: Tensor) -> NoReturn:
     refuse("POINTWISE_TYPE", "pointwise expressions work on registers", [f"got: {x} of {x.name}"], fix)
 
 
+_MOST_DEEP = 2048
+
+
 def _nodes(value: Any) -> list[tuple[Any, ...]]:
-    """The nodes of the tree, operands first. An object that stands in several places is one node."""
+    """The nodes of the tree, operands first. An object that stands in several places is one node.
+
+    A tree may be deeper than Python's stack. Raises VerifyError IR_DEPTH for one deeper than the core's.
+    """
     nodes: list[tuple[Any, ...]] = []
     seen: dict[int, int] = {}
+    made: list[Any] = []  # here, and kept until the end, so that no other object gets its id
+    open_: list[tuple[Expression, list[int]]] = []  # from the outermost one, with the nodes of the operands so far
 
-    def add(x: Any) -> int:
+    def enter(x: Any) -> int | None:
+        """The node of a leaf, or of what has one; None for an expression, which is open then."""
+        if isinstance(x, int) and not isinstance(x, bool) and 2**63 <= x < 2**64 and int(float(x)) != x:
+            u64 = _core.dtype("u64")  # in no signed integer, in no double
+            x = cast(x >> 32, u64) << 32 | cast(x & 0xFFFFFFFF, u64)
+            made.append(x)
         known = seen.get(id(x))
         if known is not None and not isinstance(x, (int, float)):
             return known
+        if isinstance(x, Expression):
+            if len(open_) == _MOST_DEEP:
+                refuse("IR_DEPTH", f"an expression of registers is nested deeper than {_MOST_DEEP} operations", [],
+                       "keep a part of it in registers, part = gr.let('part', ...), and go on from these")  # fmt: skip
+            open_.append((x, []))
+            return None
         if isinstance(x, Tensor):
             if x.memory != RF:
                 _in_memory(x)
-            node: tuple[Any, ...] = ("tensor", x)
-        elif isinstance(x, Expression):
-            args = [add(a) for a in x._args]
-            node = (x._kind, x._op, args, x._to, x._attrs or False)
-        elif isinstance(x, (IntExpr, bool)):
-            node = ("integer", x)
-        elif isinstance(x, int) and 2**63 <= x < 2**64 and int(float(x)) != x:  # in no signed integer, in no double
-            return add((cast(x >> 32, _core.dtype("u64")) << 32) | cast(x & 0xFFFFFFFF, _core.dtype("u64")))
-        else:
-            node = ("number", x)
+            return close(x, ("tensor", x))
+        return close(x, ("integer" if isinstance(x, (IntExpr, bool)) else "number", x))
+
+    def close(x: Any, node: tuple[Any, ...]) -> int:
         nodes.append(node)
         seen[id(x)] = len(nodes) - 1
         return len(nodes) - 1
 
-    add(value)
+    done = enter(value)
+    while open_:
+        x, args = open_[-1]
+        if done is not None:
+            args.append(done)
+            done = None
+        if len(args) < len(x._args):
+            done = enter(x._args[len(args)])
+        else:
+            open_.pop()
+            done = close(x, (x._kind, x._op, args, x._to, x._attrs or False))
     return nodes
 
 

@@ -114,8 +114,15 @@ class Forms:
         for n in range(len(self._optional) + 1):
             yield from itertools.combinations(self._optional, n)
 
-    def check(self, arch: str | None = None, seed: int = 0, **sizes: int) -> FormsChecked:
-        """``Kernel.check`` of every form. A size counts for the forms that have it."""
+    def check(self, *args: Any, arch: str | None = None, seed: int = 0, **sizes: int) -> FormsChecked:
+        """``Kernel.check`` of every form; with ``args``, one call, of the form that it runs.
+
+        A size counts for the forms that have it.
+        """
+        if args:
+            kernel, kept, _ = self._chosen(args, {})
+            has = frozenset(self._optional) & {a.name for a in Signature.of(kernel).arguments}
+            return FormsChecked({has: kernel.check(*kept, arch=arch, seed=seed, **sizes)})
         out = FormsChecked()
         sizes_of = {given: _sizes_of(self.form(*given)) for given in self._sets()}
         everywhere = set().union(*sizes_of.values())
@@ -123,6 +130,13 @@ class Forms:
             own = {s: v for s, v in sizes.items() if s in its or s not in everywhere}
             out[frozenset(given)] = self.form(*given).check(arch=arch, seed=seed, **own)
         return out
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and hasattr(Kernel, name):
+            given = ", ".join(repr(n) for n in self._optional)
+            raise AttributeError(f"{self._name} has optional arguments, and each form has its own {name}: "
+                                 f"take one, kernel.form({given}).{name}")  # fmt: skip
+        raise AttributeError(f"'Forms' object has no attribute {name!r}")
 
     def __repr__(self) -> str:
         return f"<graphene.Forms {self._name}: optional {', '.join(self._optional)}>"

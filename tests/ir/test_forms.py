@@ -103,3 +103,22 @@ def test_wrong_recordings_are_refused() -> None:
     assert e.value.code == "KERNEL_ARGUMENT"
     with pytest.raises(gr.VerifyError, match="6 optional arguments"):
         gr.forms(lambda: plain(6))
+
+
+def test_a_check_of_a_call_judges_the_form_that_it_runs() -> None:
+    x = np.arange(40, dtype=np.float32)
+    checked = scaled().check(x, x, None, np.zeros_like(x))
+    assert checked.ok
+    assert list(checked) == [frozenset({"bias"})]
+    assert not scaled(forgets=True).check(x, x, None, np.zeros_like(x)).ok
+
+
+def test_what_a_form_has_is_named() -> None:
+    with pytest.raises(AttributeError) as e:
+        scaled().cuda_source("sm_90a")
+    assert str(e.value) == (
+        "scaled has optional arguments, and each form has its own cuda_source: "
+        "take one, kernel.form('bias', 'scale').cuda_source"
+    )
+    assert "cuda" not in repr(scaled())
+    assert not hasattr(scaled(), "anything_else")

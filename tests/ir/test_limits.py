@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import graphene as gr
@@ -195,3 +196,22 @@ def test_a_decomposition_counts_as_blocks() -> None:
     outcomes = [outcome(depth) for depth in range(390, 401)]
     assert outcomes == sorted(outcomes, key=bool)
     assert set(outcomes) == {None, "IR_DEPTH"}
+
+
+def test_an_expression_may_be_deeper_than_pythons_stack_and_not_than_the_cores() -> None:
+    def chain(operations: int) -> gr.Kernel:
+        with gr.Kernel("k") as k:
+            x, y = gr.input("x", [32], gr.fp32), gr.output("y", [32], gr.fp32)
+            gr.blocks(1)
+            (t,) = gr.threads(32).indices()
+            sums: Any = gr.load(x[t])
+            for _ in range(operations):
+                sums = sums + 1
+            gr.move(y[t], sums)
+        return k
+
+    x, y = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
+    chain(2048)(x, y)
+    assert (y == x + 2048).all()
+    assert refused(lambda: chain(2049)).code == "IR_DEPTH"
+    assert refused(lambda: chain(40_000)).code == "IR_DEPTH"
