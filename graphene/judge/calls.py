@@ -41,6 +41,7 @@ _LIVELY = ("rising", "large", "falling", "positive")  # kinds that show edges, t
 _LEAST_SCALAR = 0.05  # of such calls
 _FAR_KINDS, _ALONE = ("cold", "pit", "peak"), 3  # what tensors of a kernel have alone: so many of them
 _OTHERS = 3  # values of a size that keep a launch's conditions beside some values of others alone
+_SHIFTS, _ARITHMETIC = {"shl", "shr"}, {"add", "sub", "mul", "fma"}
 _WIDE = 1e30  # types that reach beyond have fp32's exponents
 _RESULTS, _A_DOUBLING = 12, 10  # doublings of the number of results that count, each as this many statements
 _MOST_BYTES = 1 << 26  # the most bytes of a call's arguments
@@ -154,7 +155,8 @@ class CallPlan:
             self._read = of_tensors(s, s.data["body"])
         else:  # of a sequence of kernels, whose tensors have other names than theirs
             self._read = {a.name: Allowed(self.numbers.indices) for a in s.tensors if self.numbers.indices}
-        self._shifts = any(str(x.get("op")) in ("shl", "shr") for x in statements(s.data.get("body", ())))
+        operations = {str(x["attrs"].get("op")) for x in statements(s.data.get("body", ())) if x["stmt"] == "spec"}
+        self._shifts, self._adds = bool(operations & _SHIFTS), "body" not in s.data or bool(operations & _ARITHMETIC)
         self._lively = [k for k in _LIVELY if k in self.kinds]
         self.scalars = {n: [self.fixed[n]] if n in self.fixed else list(self.wish.values.get(n, _SCALARS))
                         for n in self.floats}  # fmt: skip
@@ -391,7 +393,7 @@ class CallPlan:
         elif a.role != "output" and a.name in self.wish.values:
             t.put(rng.choice(np.asarray(self.wish.values[a.name], np.int64), shape))
         elif a.role != "output":
-            t.put(draw_integers(a.dtype, shape, rng, kind, allowed, self._shifts))
+            t.put(draw_integers(a.dtype, shape, rng, kind, allowed, self._shifts, self._adds))
 
 
 def _kinds_of(wish: Arguments, kernel: str) -> list[str]:

@@ -88,14 +88,21 @@ def draw(kind: str, shape: tuple[int, ...], rng: Any, wide: bool = False) -> Any
 
 
 def draw_integers(
-    dtype: str, shape: tuple[int, ...], rng: Any, kind: str, allowed: tuple[int, int, int] | None, bits: bool = False
+    dtype: str,
+    shape: tuple[int, ...],
+    rng: Any,
+    kind: str,
+    allowed: tuple[int, int, int] | None,
+    bits: bool = False,
+    added: bool = False,
 ) -> Any:
     """Integers of a kind.
 
     ``allowed``: the least and the largest element and what all are multiples of, if the kernel makes indices of them;
     kinds reach the lower end, where they are often equal, the upper end, or all between. Others are small, negative,
-    or so large that half of the type's bits are not enough, or at the ends of a type of 32 bits, which fp32 does not
-    hold; any of 8 bits, and any if the kernel shifts ``bits``.
+    or so large that half of the type's bits are not enough, or, in 32 bits, ones that fp32 does not hold: at the
+    ends of the type, or if elements are ``added`` or multiplied, some of which sums still fit. Of 8 bits they are any,
+    and of up to 32 bits if the kernel shifts ``bits``.
     """
     if dtype == "pred":
         return rng.integers(0, 2, shape)
@@ -119,7 +126,8 @@ def draw_integers(
         half = 2 ** (width // 2 - 1 if width < 64 else 35)
         x = rng.integers(max(low, -half), half + 1, shape)
         if kind == "peak" and width == 32:
-            ends = np.array([low, low + 1, 2**24 + 1, high - 6, high])
+            odd = 2**24 + 1
+            ends = np.array([odd, max(low, -odd)] if added else [low, low + 1, odd, high - 6, high])
             x = np.where(x % 2 == 0, ends[x // 2 % len(ends)], x)
         return x
     if kind == "rising":

@@ -87,6 +87,10 @@ def same(x: Any) -> Any:
     return x
 
 
+def upper_bits(x: Any) -> Any:
+    return (x >> 20) ^ (x >> 21)
+
+
 def threefold(x: Any) -> Any:
     return x * 3
 
@@ -105,6 +109,10 @@ KERNELS = {
     "more than fp32 holds": (
         lambda: elementwise(same, same),
         lambda: elementwise(same, lambda x: gr.cast(gr.cast(x, gr.fp32), gr.i32)),
+    ),
+    "bits that are shifted": (
+        lambda: elementwise(upper_bits, upper_bits),
+        lambda: elementwise(upper_bits, lambda x: (x >> 20) ^ (x >> 20)),
     ),
     "results beyond the type": (
         lambda: elementwise(lambda x: x * 3, lambda x: x * 3),
