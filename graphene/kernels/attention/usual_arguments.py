@@ -234,7 +234,7 @@ def logarithms(args: Any, rng: Any) -> None:
     if rng.integers(2):
         top[rng.choice([0, -1, rng.integers(len(L))])] += 200
     if not rng.integers(3):
-        L -= 110  # sums that fp32 holds, though their product with another such one is zero
+        L -= 104  # sums that fp32 holds, also of parts whose maximum is 20 below, though a product of two is zero
     if rng.integers(2):
         top += rng.choice([-(2.0**30), 2.0**30])  # beside which the digits of L count as long as nobody adds both
     L[..., ::7] = L[:: 1 + rng.integers(3), ..., 1::5] = -gr.inf
