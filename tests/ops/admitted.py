@@ -5,7 +5,11 @@ Equal sizes of a case become equal sizes, so most of what is drawn fits together
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import argparse
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from math import prod
 from typing import Any
 
@@ -157,3 +161,30 @@ def chosen(op: Defined, given: Sequence[Any]) -> Any:
                             many[j] = a._replace(strides=_dense(a.shape), align=128)
                     given[i] = many if isinstance(given[i], list) else many[0]
     raise AssertionError(f"{op.called}: no kernel takes what has been copied: {given}")
+
+
+def sweep(doc: str | None, names: Collection[str], tried: Callable[[str, random.Random, int], str]) -> None:
+    """The command of a module of tests: draws calls of each operator for some seconds, and counts what became of them.
+
+    ``tried(name, rng, number)`` says it in a word, or in more what is wrong, which is printed once for each first line.
+    Ends the process, with 1 where something was wrong.
+    """
+    parser = argparse.ArgumentParser(description=doc)
+    parser.add_argument("--seconds", type=float, default=10.0, help="for each operator")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--operator", choices=sorted(names), action="append")
+    options = parser.parse_args()
+    failed = 0
+    for name in options.operator or sorted(names):
+        end, counts, wrong, number = time.monotonic() + options.seconds, Counter[str](), set[str](), 0
+        while time.monotonic() < end:
+            found = tried(name, random.Random(f"{options.seed} {number}"), number)
+            if found.isalpha():
+                counts[found] += 1
+            elif (first := found.partition("\n")[0]) not in wrong:
+                print(f"{name}, call {number}: {found}", flush=True)
+                wrong.add(first)
+            number += 1
+        failed += len(wrong)
+        print(f"{name}: {number} calls, {dict(counts)}, {len(wrong)} wrong", flush=True)
+    raise SystemExit(failed > 0)

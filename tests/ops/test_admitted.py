@@ -6,9 +6,7 @@ Operators choose kernels here for GPUs that are not there; nothing is compiled o
 
 from __future__ import annotations
 
-import argparse
 import random
-import time
 from typing import Any
 
 import pytest
@@ -19,7 +17,7 @@ from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from graphene.ops.core.define import Arg, defined  # noqa: E402
-from tests.ops.admitted import admitted, chosen, other  # noqa: E402
+from tests.ops.admitted import admitted, chosen, other, sweep  # noqa: E402
 from tests.ops.test_opcheck import CASES  # noqa: E402
 
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120")
@@ -65,35 +63,16 @@ def test_products_of_more_than_kernels_count_are_pytorchs() -> None:
         assert "counts sizes of more than" in chosen(defined["scaled_matmul"], call(m, k)).reason
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=10.0, help="for each operator")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--operator", choices=sorted(CASES), action="append")
-    options = parser.parse_args()
-    failed = 0
-    for name in options.operator or sorted(CASES):
-        cases, end, counts, errors = CASES[name](), time.monotonic() + options.seconds, [0, 0, 0], set()
-        while time.monotonic() < end:
-            rng = random.Random(f"{options.seed} {counts[0]}")
-            call = other(rng.choice(cases), defined[name], lambda xs, rng=rng: rng.choice(xs), rng.choice(ARCHS))
-            counts[0] += 1
-            if not admitted(defined[name], call):
-                continue
-            counts[1] += 1
-            try:
-                counts[2] += bool(chosen(defined[name], call).launches_kernels)
-            except Exception as e:
-                first = f"{type(e).__name__}: {e}".split("\n")[0]
-                if first not in errors:
-                    print(f"{name}: {first}\n  {call}", flush=True)
-                errors.add(first)
-        failed += len(errors)
-        print(
-            f"{name}: {counts[0]} calls, {counts[1]} admitted, {counts[2]} by kernels, {len(errors)} errors", flush=True
-        )
-    raise SystemExit(failed > 0)
+def tried(name: str, rng: random.Random, _: int) -> str:
+    """What became of a drawn call, for ``sweep``."""
+    call = other(rng.choice(CASES[name]()), defined[name], rng.choice, rng.choice(ARCHS))
+    if not admitted(defined[name], call):
+        return "refused"
+    try:
+        return "kernels" if chosen(defined[name], call).launches_kernels else "pytorch"
+    except Exception as e:
+        return f"{type(e).__name__}: {e}".partition("\n")[0] + f"\n  {call}"
 
 
 if __name__ == "__main__":
-    main()
+    sweep(__doc__, CASES, tried)

@@ -6,9 +6,7 @@ Beside the calls of ``test_admitted``, whose kernels do not run, these are small
 
 from __future__ import annotations
 
-import argparse
 import random
-import time
 from typing import Any
 
 import pytest
@@ -20,7 +18,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from graphene.errors import LaunchError  # noqa: E402
 from graphene.ops.core.define import defined  # noqa: E402
-from tests.ops.admitted import Draw  # noqa: E402
+from tests.ops.admitted import Draw, sweep  # noqa: E402
 from tests.ops.as_on_a_gpu import differs, laid, run  # noqa: E402
 from tests.ops.cpu_cases import quiet  # noqa: E402
 from tests.ops.test_opcheck import CASES  # noqa: E402
@@ -69,33 +67,13 @@ def test_the_kernels_of_gpus_are_right(name: str, data: st.DataObject, seed: int
     assert found in ("refused", "pytorch", "right"), found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=10.0, help="for each operator")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--operator", choices=sorted(CASES), action="append")
-    options = parser.parse_args()
-    failed = 0
-    for name in options.operator or sorted(CASES):
-        end, n, counts = (
-            time.monotonic() + options.seconds,
-            0,
-            dict.fromkeys(("refused", "pytorch", "right", "wrong"), 0),
-        )
-        while time.monotonic() < end:
-            rng = random.Random(f"{options.seed} {n}")
-            n += 1
-            try:
-                found = tried(name, rng.choice, n)
-            except Exception as e:
-                found = f"{type(e).__name__}: {e}"
-            counts[found if found in counts else "wrong"] += 1
-            if found not in counts:
-                print(f"{name}, call {n - 1}: {found}", flush=True)
-        failed += counts["wrong"]
-        print(f"{name}: {counts}", flush=True)
-    raise SystemExit(failed > 0)
+def drawn(name: str, rng: random.Random, number: int) -> str:
+    """What became of a drawn call, for ``sweep``."""
+    try:
+        return tried(name, rng.choice, number + 1)
+    except Exception as e:
+        return f"{type(e).__name__}: {e}"
 
 
 if __name__ == "__main__":
-    main()
+    sweep(__doc__, CASES, drawn)
