@@ -16,7 +16,8 @@ one process. Tables:
 Times are medians between two events around a whole pass, each after the device's cache was written over. What each
 computes is compared with fp32 in the same run, at the positions that are no padding. "both" is an accelerated network
 under torch.compile. --layers cuts the networks, of which --seconds begins none after that time: the first that did not
-fit is named. Rows of forward passes have "parts", the milliseconds of sdpa's and of the accelerated network's
+fit is named. A network that fails is named, too; the others go on, in another process where the device takes no more
+calls. Rows of forward passes have "parts", the milliseconds of sdpa's and of the accelerated network's
 operators; rows of generation have the launches of a recorded step, and how long they take.
 """
 
@@ -25,7 +26,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import json
 import statistics
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -128,8 +131,9 @@ def steps_of(model: Any) -> dict[str, Any]:
     if not decoding or decoding[0].steps is None:
         return {"refused": decoding[0].refused if decoding else "there is nothing to record"}
     step = next(s for s in decoding[0].steps.known.values() if s is not None)
+    decoding[0].steps.reset()  # each replay writes at the next position: the cache is full, and has nothing behind it
     times = alternately({"step": step.recorded.replay}, 20)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+    with torch.profiler.profile() as seen:
         step.recorded.replay()
         torch.cuda.synchronize()
     each: Counter[str] = Counter()
@@ -212,6 +216,23 @@ def asked(names: list[str] | None, tables: list[str]) -> Iterator[tuple[str, str
             yield name, "training", None
 
 
+def usable() -> bool:
+    """Whether the device takes calls of this process: it takes none after an assert in a kernel."""
+    try:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    except Exception:
+        return False
+    return True
+
+
+def go_on(args: argparse.Namespace, start: int, seconds: float) -> int:
+    """Measures what is asked for from number ``start`` on in a process of its own. Returns its exit status."""
+    given = sys.argv[1:]
+    more = ["--start", str(start)] + (["--seconds", str(seconds)] if seconds < float("inf") else [])
+    return subprocess.run([sys.executable, __file__, *given, *more], check=False).returncode
+
+
 def main() -> int:
     """Prints the figures; with --json also writes them. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -221,14 +242,22 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--layers", type=int, help="cut the networks to so many layers")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no network after that time")
+    parser.add_argument("--start", type=int, default=0, help="leave out so many, and keep their rows in --json")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     args = parser.parse_args()
     if not has_device():
         return 2
-    rows: list[dict[str, Any]] = []
+    kept = args.json is not None and args.start and args.json.exists()
+    rows: list[dict[str, Any]] = json.loads(args.json.read_text())["rows"] if kept else []
     failed, begun = [], time.perf_counter()
     compiled = not args.no_compile
-    for name, kind, more in asked(args.networks, args.tables):
+
+    def keep() -> None:
+        write(args.json, {"benchmark": "hf", "batch": 32, "length": 384, "layers": args.layers, "rows": rows})
+
+    for at, (name, kind, more) in enumerate(asked(args.networks, args.tables)):
+        if at < args.start:
+            continue
         if time.perf_counter() - begun > args.seconds:
             print(f"no time for {name} {kind} and what follows")
             break
@@ -245,8 +274,13 @@ def main() -> int:
             print(f"{name} {kind} failed: {error}", file=sys.stderr, flush=True)
         gc.collect()
         torch.compiler.reset()
-        torch.cuda.empty_cache()
-        write(args.json, {"benchmark": "hf", "batch": 32, "length": 384, "layers": args.layers, "rows": rows})
+        keep()
+        if not usable():
+            go_on(args, at + 1, args.seconds - (time.perf_counter() - begun))
+            if args.json is not None:
+                rows = json.loads(args.json.read_text())["rows"]
+                keep()
+            return 1
     return 1 if failed else 0
 
 

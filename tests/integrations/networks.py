@@ -81,6 +81,18 @@ def batch(lengths=None, rows=3, length=11, side="right", device="cpu"):
     return {"input_ids": ids[: len(lengths)], "attention_mask": seen.long().to(device)}
 
 
+def each_alone(model, inputs):
+    """The last states of sequences that end in padding, each by a call of its own, one after another.
+
+    Eager's mask in fp64 is the least fp64, an infinity in its softmax in fp32: padding that a window hides from all
+    keys becomes NaN, and NaN times a weight of zero what other positions attend to.
+    """
+    lengths = inputs["attention_mask"].sum(-1).tolist()
+    with torch.no_grad():
+        rows = [model(input_ids=ids[None, :n]) for ids, n in zip(inputs["input_ids"], lengths, strict=True)]
+    return torch.cat([row.last_hidden_state[0] for row in rows])
+
+
 def sounds(seed=0, device="cpu"):
     """input_features of two sounds."""
     features = torch.randn(2, 8, 60, generator=torch.Generator().manual_seed(seed))

@@ -318,6 +318,18 @@ def test_what_no_kernel_takes_on_a_gpu_is_left_to_pytorch(dtype, dim, kernel) ->
     assert kernel or "no kernel" in why
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_without_a_kernel_no_worse_than_eager(name, monkeypatch) -> None:
+    """Also where the softcap needs the scores, and padding lies outside of every window."""
+    monkeypatch.setattr(_attention, "kernel", lambda query: "no kernel takes it")
+    inputs = networks.batch([11, 4, 1])
+    seen = inputs["attention_mask"].bool()
+    eager, model = (networks.network(name, how) for how in ("eager", "graphene"))
+    exact = networks.each_alone(copy.deepcopy(eager).double(), inputs)
+    limit = 2 * (states(eager, inputs)[seen] - exact).norm() + 1e-6 * exact.norm()
+    assert (states(model, inputs)[seen] - exact).norm() <= limit
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_by_pytorch_without_a_mask(causal) -> None:
     """Grouped heads, by the form of its attention that needs no mask."""

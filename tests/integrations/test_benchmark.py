@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="pip install 'graphene-ir[transformers]' brings it")
+
+import tape  # noqa: E402
+
+from graphene.integrations.transformers import _measure, _steps  # noqa: E402
 
 BENCHMARKS = str(Path(__file__).parents[2] / "benchmarks")
 SMALL = dict(vocab_size=1024, hidden_size=32, num_hidden_layers=3, num_attention_heads=2, intermediate_size=64)
@@ -79,3 +85,55 @@ def test_rows(kind: str, hf: Any, capsys: pytest.CaptureFixture[str], monkeypatc
     monkeypatch.setattr(hf, "LEAST_ERROR", -1.0)
     with pytest.raises(RuntimeError, match="is wrong by"):
         hf.forward(network, kind, ["fp32"], 1, False)
+
+
+def test_steps_of_a_full_cache(hf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The times of a recorded step are those of a cache that ends where the search ended."""
+    monkeypatch.setattr(_measure, "possible", lambda device: True)
+    monkeypatch.setattr(_measure, "choose", lambda *args: {})
+    monkeypatch.setattr(_steps, "GraphOfLaunches", tape.Recorded)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(
+        hf, "alternately", lambda ways, rounds: {n: [run() for _ in range(23)] for n, run in ways.items()}
+    )
+    monkeypatch.setattr(hf, "PROMPT", 46)
+    monkeypatch.setattr(hf, "NEW_TOKENS", 18)
+    network = hf.Network("llama", SMALL | dict(max_position_embeddings=64), cached=True).cut(1)
+    made = network.model
+    monkeypatch.setattr(hf.Network, "model", lambda self, *args, **more: made(hf.HEADS["generation"]))
+    rows = hf.generation(network, "llama", 2, 1, False)
+    assert [r["peer"] for r in rows] == ["sdpa", "accelerated"]
+    assert "step_ms" in rows[1]
+
+
+def test_the_others_go_on(
+    hf: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """After a failure, and in another process where the device takes no more calls; the rows of both are kept."""
+    file, ran, broken = tmp_path / "rows.json", [], []
+    more = ["--networks", "bert", "vit", "gpt2", "--tables", "full", "forward", "--json", str(file)]
+
+    def forward(network: Any, name: str, *_: Any) -> Any:
+        ran.append(name)
+        if name == "vit":
+            broken.append(name)
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        return [{"case": name}]
+
+    def run(command: list[str], check: bool) -> Any:
+        with monkeypatch.context() as inside:
+            inside.setattr(sys, "argv", command[1:])
+            broken.clear()  # another process
+            return types.SimpleNamespace(returncode=hf.main())
+
+    monkeypatch.setattr(hf, "forward", forward)
+    monkeypatch.setattr(hf, "has_device", lambda: True)
+    monkeypatch.setattr(hf, "usable", lambda: not broken)
+    monkeypatch.setattr(hf.subprocess, "run", run)
+    monkeypatch.setattr(sys, "argv", [hf.__file__, *more])
+    assert hf.main() == 1
+    assert ran == ["bert", "vit", "gpt2"]
+    kept = json.loads(file.read_text())
+    assert [r["case"] for r in kept["rows"]] == ["bert", "gpt2"]
+    assert "--start" not in kept["command"]
+    assert "vit forward failed: CUDA error" in capsys.readouterr().err

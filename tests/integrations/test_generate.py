@@ -12,6 +12,7 @@ pytest.importorskip("transformers", reason="pip install 'graphene-ir[transformer
 
 import networks  # noqa: E402
 import tape  # noqa: E402
+from transformers.generation.stopping_criteria import MaxLengthCriteria, StoppingCriteriaList  # noqa: E402
 
 import graphene.integrations.transformers as integration  # noqa: E402
 from graphene.integrations.transformers import _generate, _measure, _steps  # noqa: E402
@@ -67,6 +68,22 @@ def test_sampling_and_longer_caches(recording) -> None:
         got = model.generate(**inputs, **(ASK | dict(do_sample=True, max_new_tokens=new, top_k=10)))
         assert torch.equal(got, want), new
     assert len(recording) == 2  # for 64 positions and for 128
+
+
+@pytest.mark.parametrize(
+    ("name", "window"), [("llama", None), ("mistral", 40), ("mistral", 80), ("gemma2", 100), ("t5", None)]
+)
+def test_a_search_that_goes_on_past_its_cache(name, window, recording) -> None:
+    """A caller's own bound replaces generate()'s: the cache grows, where a write past its end would be an assert."""
+    plain, model = pair(name, **({} if window is None else {"sliding_window": window, "max_position_embeddings": 256}))
+    own = StoppingCriteriaList([MaxLengthCriteria(190)])
+    for new in (18, 30):
+        ask = ASK | dict(max_new_tokens=new, stopping_criteria=own)
+        want = plain.generate(**networks.batch(), **ask)
+        got = model.generate(**networks.batch(), **ask)
+        assert torch.equal(got, want)
+    assert integration.accelerated(model).decoding[0].steps.length == 256
+    assert len(recording) >= 3
 
 
 @pytest.mark.parametrize(

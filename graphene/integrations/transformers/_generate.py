@@ -245,6 +245,8 @@ def methods(original: Any, decoding: Decoding) -> dict[str, Any]:
 
     def prepare_inputs_for_generation(self: Any, *args: Any, **kwargs: Any) -> Any:
         steps = decoding.steps if decoding.uses(kwargs.get("past_key_values")) else None
+        if steps is not None:
+            steps.make_room()
         if plain and steps is not None and steps.current is not None and len(args) == 1:
             mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
             one = kwargs.get("next_sequence_length") == 1 and not kwargs.get("is_first_iteration")

@@ -28,15 +28,27 @@ class Layer(StaticLayer):  # type: ignore[misc]
     """A layer of a static cache. The layers of a recorded step share its position, which grows at its end."""
 
     at: Any = None
+    filled = 0  # of a cache's first layer: as many positions are written, which the device counts, too
 
     def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Writes keys and values of the next positions, and returns those of all positions."""
         if self.at is None or key_states.shape[-2] != 1:
             keys, values = super().update(key_states, value_states, *args, **kwargs)
+            self.filled += key_states.shape[-2]
             return keys, values
         self.keys.index_copy_(2, self.at, key_states)
         self.values.index_copy_(2, self.at, value_states)
         return self.keys, self.values
+
+    def reset(self) -> None:
+        """Empties it."""
+        super().reset()
+        self.filled = 0
+
+    def take(self, other: Any, written: int) -> None:
+        """Takes what a shorter layer holds, of which so many positions are written."""
+        self.filled = written
+        _take(self, other, written)
 
 
 class Window(StaticSlidingWindowLayer):  # type: ignore[misc]
@@ -51,6 +63,20 @@ class Window(StaticSlidingWindowLayer):  # type: ignore[misc]
         for held, new in ((self.keys, key_states), (self.values, value_states)):
             held.copy_(torch.cat((held[:, :, 1:], new), -2))
         return self.keys, self.values
+
+    def take(self, other: Any, written: int) -> None:
+        """Takes what a layer holds whose window was cut to its cache's length, and has not moved yet."""
+        self.cumulative_length_int = written
+        _take(self, other, written)
+
+
+def _take(layer: Any, other: Any, positions: int) -> None:
+    """Copies the first positions of another layer."""
+    if other.is_initialized:
+        layer.lazy_initialization(other.keys, other.values)
+        layer.keys[:, :, :positions].copy_(other.keys[:, :, :positions])
+        layer.values[:, :, :positions].copy_(other.values[:, :, :positions])
+        layer.cumulative_length.fill_(positions)
 
 
 class GraphOfLaunches:
@@ -131,6 +157,7 @@ class RecordedSteps:
         self._model, self.cache, self.length = weakref.ref(model), cache, length
         self.encodes = isinstance(cache, EncoderDecoderCache)
         self.own: StaticCache = cache.self_attention_cache if self.encodes else cache  # that of the decoder's positions
+        self.sort()
         self.ids = "decoder_input_ids" if self.encodes else "input_ids"
         self.record: Callable[[Callable[[], Any]], Any] = GraphOfLaunches
         self.known: dict[tuple[Any, ...], RecordedStep | None] = {}  # None: it ran once
@@ -153,6 +180,30 @@ class RecordedSteps:
         for step in self.known.values():
             if step is not None:
                 step.encoder = {}
+
+    def sort(self) -> None:
+        """Lists the layers that hold all positions, and those of a window."""
+        self.full = [n for n in self.own.layers if type(n) is Layer]
+        self.sliding = [n for n in self.own.layers if isinstance(n, StaticSlidingWindowLayer)]
+
+    def make_room(self) -> None:
+        """Makes the cache longer if it has no place for another token, and lets its steps be recorded again.
+
+        A search ends before that, unless criteria of the caller let it go on: a write past the end kills the process.
+        """
+        written = self.full[0].filled if self.full else max(n.cumulative_length_int for n in self.sliding)
+        model = self._model()
+        if written < self.length or model is None:
+            return
+        longer = new_cache(model.config.get_text_config(decoder=True), 2 * self.length)
+        assert longer is not None
+        for i, (old, new) in enumerate(zip(self.own.layers, longer.layers, strict=True)):
+            if new.max_cache_len > old.max_cache_len:
+                new.take(old, written)
+                self.own.layers[i] = new
+        self.length *= 2
+        self.known, self.current, self.positions, self.order = {}, None, None, None
+        self.sort()
 
     def __call__(self, **inputs: Any) -> Any:
         """The model's result for inputs of ``generate()``."""
@@ -185,16 +236,19 @@ class RecordedSteps:
             step.tensors["position_ids"].copy_(positions[..., -1:])
         step.tensors[step.mask].select(-1, padding.shape[1] - 1).fill_(True)
         step.recorded.replay()
+        self.full[0].filled += 1
         return step.recorded.result
 
     def replay(self, step: RecordedStep, form: Form) -> Any:
         """The result of a recorded step."""
         step.fill(form.tensors, proof=step.proofs < PROOFS)
         step.recorded.replay()
-        if step.proofs >= PROOFS and step.mask is not None and step.grows and not self.sliding():
+        if step.proofs >= PROOFS and step.mask is not None and step.grows and not self.sliding:
             self.current = step
-        for layer in self.sliding():
+        for layer in self.sliding:
             layer.cumulative_length_int += 1
+        for layer in self.full[:1]:
+            layer.filled += 1
         return step.recorded.result
 
     def form(self, inputs: dict[str, Any]) -> Form | None:
@@ -206,7 +260,7 @@ class RecordedSteps:
             return None
         if isinstance(self.cache, EncoderDecoderCache) and not all(self.cache.is_updated.values()):
             return None
-        key: list[Any] = [tuple(n.cumulative_length_int >= n.max_cache_len for n in self.sliding())]
+        key: list[Any] = [tuple(n.cumulative_length_int >= n.max_cache_len for n in self.sliding)]
         tensors: dict[str, Any] = {}
         for name, value in _flat(inputs):
             if value is self.cache:
@@ -226,33 +280,24 @@ class RecordedSteps:
                 return None
         return Form(tuple(key), tensors)
 
-    def sliding(self) -> list[Any]:
-        """The layers of a window."""
-        return [n for n in self.own.layers if isinstance(n, StaticSlidingWindowLayer)]
-
-    def full(self) -> list[Any]:
-        """The layers that hold all positions."""
-        return [n for n in self.own.layers if type(n) is Layer]
-
     def share(self) -> None:
         """Makes the layers' positions parts of one tensor."""
-        layers = self.full()
-        if self.positions is None and layers:
-            self.positions = torch.stack([n.cumulative_length for n in layers])
-            for layer, own in zip(layers, self.positions.unbind(), strict=True):
+        if self.positions is None and self.full:
+            self.positions = torch.stack([n.cumulative_length for n in self.full])
+            for layer, own in zip(self.full, self.positions.unbind(), strict=True):
                 layer.cumulative_length = own
 
     def recording(self, form: Form, inputs: dict[str, Any]) -> RecordedStep | None:
         """Records a step of this form; None where that is not possible, and then never again."""
         self.share()
-        step, layers = RecordedStep(form.tensors), self.full()
+        step, layers = RecordedStep(form.tensors), self.full
         held = _with(inputs, step.tensors)
         if self.encodes and held.get("decoder_attention_mask") is None:
             # Without one BART's kin make one of as many tokens as there are, and wait for the device to say how many.
             ids = held[self.ids]
             held["decoder_attention_mask"] = torch.ones(ids.shape[0], self.length, dtype=torch.long, device=ids.device)
         step.inputs = held
-        before = [n.cumulative_length_int for n in self.sliding()]
+        before = [n.cumulative_length_int for n in self.sliding]
 
         def run() -> Any:
             for layer, at in zip(layers, () if self.positions is None else self.positions.split(1), strict=True):
@@ -279,7 +324,7 @@ class RecordedSteps:
             said = str(error).strip().splitlines()
             self.why = f"a step cannot be recorded: {said[0] if said else type(error).__name__}"
         finally:
-            for layer, number in zip(self.sliding(), before, strict=True):
+            for layer, number in zip(self.sliding, before, strict=True):
                 layer.cumulative_length_int = number
         return None
 
@@ -308,14 +353,16 @@ class RecordedSteps:
     def proof(self, step: RecordedStep, form: Form, inputs: dict[str, Any]) -> Any:
         """Runs a step both ways and compares their logits."""
         kept = [[n.keys.clone(), n.values.clone(), n.cumulative_length.clone()] for n in self.own.layers]
-        numbers = [n.cumulative_length_int for n in self.sliding()]
+        numbers, filled = [n.cumulative_length_int for n in self.sliding], [n.filled for n in self.full]
 
         def back() -> None:
             for layer, tensors in zip(self.own.layers, kept, strict=True):
                 for now, before in zip((layer.keys, layer.values, layer.cumulative_length), tensors, strict=True):
                     now.copy_(before)
-            for layer, number in zip(self.sliding(), numbers, strict=True):
+            for layer, number in zip(self.sliding, numbers, strict=True):
                 layer.cumulative_length_int = number
+            for layer, number in zip(self.full, filled, strict=True):
+                layer.filled = number
 
         want = self.model(**inputs).logits.float()
         back()
