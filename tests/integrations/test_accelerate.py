@@ -447,6 +447,49 @@ def test_a_measured_model(monkeypatch) -> None:
     assert {(r.now, r.why) for r in rows if "dense" in r.where} == {("left", "there is no memory to measure it")}
 
 
+@pytest.mark.parametrize("name", ["llama", "bert"])
+def test_ways_of_attention_in_fp32(name, monkeypatch) -> None:
+    """No kernel takes it: PyTorch's ways are measured, and the fastest runs."""
+    asked = []
+    fastest = {n: {"torch": 3.0, "repeated": 2.0 if n == 128 else 3.0, "scores": 1.0} for n in _measure.QUERIES}
+
+    def choose(key, dtype, device, norm="layer"):
+        if key[0] != "attention":
+            return {}
+        for n, queries in enumerate(_measure.QUERIES[:2]):
+            q = 4 if n else 1
+            made = _measure._attention_ways(list(key[1:]), q, dtype, torch.randn)
+            asked.append(sorted(made))
+            results = [way() for way in made.values()]
+            for other in results[1:]:
+                torch.testing.assert_close(other, results[0], rtol=1e-4, atol=1e-5)
+            if queries == 128:
+                fastest[queries].pop("scores", None)
+        return fastest
+
+    monkeypatch.setattr(_measure, "TOKENS", 16)
+    monkeypatch.setattr(_measure, "possible", lambda device: True)
+    monkeypatch.setattr(_measure, "choose", choose)
+    monkeypatch.setattr(_attention, "kernel", lambda query: "no kernel takes it")
+    plain = networks.network(name, "eager")
+    model = integration.accelerate(networks.network(name, "eager"), show=False)
+    shared = ["repeated"] if name == "llama" else []
+    assert asked == [[*shared, "scores", "torch"]] * 2
+    (row, *_) = (r for r in integration.accelerated(model).rows if r.where.endswith(": attention"))
+    after = "left, keys repeated below 256 queries"
+    assert row.now == f"two products below 2 queries, then {after}, then two products"
+    ways = []
+    by_pytorch = _attention._by_pytorch
+    monkeypatch.setattr(_attention, "_by_pytorch", lambda *args: (ways.append(args[-1]), by_pytorch(*args))[1])
+    torch.testing.assert_close(states(model, networks.batch()), states(plain, networks.batch()), rtol=1e-4, atol=1e-4)
+    assert set(ways) == {"repeated"}
+    with torch.autocast("cpu", torch.bfloat16):  # of which nothing was measured
+        model(**networks.batch())
+    assert set(ways) == {"repeated", None}
+    integration.restore(model)
+    assert not any(_attention.WAYS in m.__dict__ for m in model.modules())
+
+
 @pytest.mark.parametrize("name", ["llama", "bert", "gpt2", "t5", "whisper"])
 def test_attention_that_is_faster_by_pytorch(name, calls, monkeypatch) -> None:
     """It is left where it was measured to be slower: without a mask, for these numbers of queries, until restored."""

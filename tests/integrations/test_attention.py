@@ -20,7 +20,7 @@ from transformers import masking_utils as hf  # noqa: E402
 import graphene.integrations.transformers as integration  # noqa: E402
 from graphene import ops  # noqa: E402
 from graphene.errors import LaunchError  # noqa: E402
-from graphene.integrations.transformers import _attention, _masks  # noqa: E402
+from graphene.integrations.transformers import _attention, _masks, _sdpa  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -338,6 +338,20 @@ def test_by_pytorch_without_a_mask(causal) -> None:
     seen = torch.ones(1, 1, 9, 9, dtype=torch.bool).tril() if causal else None
     want = _attention._by_pytorch(q, k, v, seen, False, None, (None, None), 0.0, 0.3)
     torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_ways_of_pytorch(causal) -> None:
+    """Keys copied for each head, and scores that are written out, are the same attention; few scores alone are."""
+    q, k, v = torch.randn(2, 6, 9, 16), torch.randn(2, 2, 9, 16), torch.randn(2, 2, 9, 16)
+    want = _attention._by_pytorch(q, k, v, None, causal, None, (None, None), 0.0, 0.3, "torch")
+    for way in ("repeated", "scores"):
+        got = _attention._by_pytorch(q, k, v, None, causal, None, (None, None), 0.0, 0.3, way)
+        torch.testing.assert_close(got, want)
+    one = _sdpa.with_scores(q[:, :, :1], k, v, False, None)
+    torch.testing.assert_close(one, _sdpa.plain(q[:, :, :1], k, v, False, None))
+    assert _sdpa.fits(q, 9)
+    assert not _sdpa.fits(torch.empty(4, 16, 2048, 64, device="meta"), 2048)
 
 
 @pytest.mark.parametrize("side", ["right", "left"])

@@ -99,13 +99,14 @@ def attention(
         return out, weights if wants_weights else None
     if why is not None:
         given = (mask, causal, window, (bias, position_bias))
-        return _by_pytorch(query, key, value, *given, dropout, scaling), None
+        way = _way(module, query, key, causal)
+        return _by_pytorch(query, key, value, *given, dropout, scaling, way), None
     if position_bias is not None:
         bias = position_bias if bias is None else bias + position_bias
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     named = {"causal": causal, "window": window, "bias": bias, "scale": scaling, "softcap": softcap}
     named["return_lse"] = s_aux is not None
-    if all(x is None for x in (mask, bias, window, softcap, s_aux)) and _left(module, query, key, causal):
+    if all(x is None for x in (mask, bias, window, softcap, s_aux)) and _way(module, query, key, causal) == "torch":
         out = _sdpa.plain(query, key, value, causal, scaling)
     else:
         result: Any = ops.attention(q, k, v, mask=mask, **named)
@@ -121,7 +122,7 @@ def sunk(out: Any, lse: Any, sinks: Any) -> Any:
     return out * share.mT.unsqueeze(-1).to(out.dtype)
 
 
-WAYS = "_graphene_attention"  # of a module whose attention was measured: problem -> the ways by numbers of queries
+WAYS = "_graphene_attention"  # of a module whose attention was measured: problem, half precision -> ways by queries
 BORDERS = (2, 256, 1024)  # numbers of queries: below, between and above them attention has a way of its own
 
 
@@ -130,18 +131,19 @@ def problem(heads: int, kv_heads: int, dim: int, causal: bool, gradient: bool) -
     return ("attention", heads, kv_heads, dim, causal, gradient)
 
 
-def _left(module: Any, query: Any, key: Any, causal: bool) -> bool:
-    """Whether attention without a mask is left to PyTorch, because that was measured to be faster."""
-    measured = getattr(module, WAYS, None)
+def _way(module: Any, query: Any, key: Any, causal: bool) -> str | None:
+    """The way that was measured to be the fastest for attention without a mask; None where nothing was measured."""
+    measured: dict[Any, tuple[str, ...]] | None = getattr(module, WAYS, None)
     if measured is None or (causal and query.shape[2] != key.shape[2]):
-        return False
+        return None
     wants = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad)
-    ways = measured.get(problem(query.shape[1], key.shape[1], query.shape[3], causal, wants))
-    if ways is None or set(ways) == {"graphene"}:
-        return False
+    asked = problem(query.shape[1], key.shape[1], query.shape[3], causal, wants), query.dtype in HALF
+    ways = measured.get(asked)
+    if ways is None:
+        return None
     if torch.compiler.is_compiling():  # which would be told a bound of a length that may vary
-        return set(ways[1:]) == {"torch"}
-    return bool(ways[sum(query.shape[2] >= border for border in BORDERS)] == "torch")
+        return ways[1] if len(set(ways[1:])) == 1 else None
+    return ways[sum(query.shape[2] >= border for border in BORDERS)]
 
 
 _loaded: set[tuple[Any, ...]] = set()
@@ -249,12 +251,16 @@ def kernel(query: Any) -> str | None:
 
 def _by_pytorch(
     query: Any, key: Any, value: Any, mask: Any, causal: bool, window: tuple[int, int] | None,
-    biases: tuple[Any, Any], dropout: float, scale: float | None,
+    biases: tuple[Any, Any], dropout: float, scale: float | None, way: str | None = None,
 ) -> Any:  # fmt: skip
-    """(batch, queries, heads, dim) by scaled_dot_product_attention."""
+    """(batch, queries, heads, dim) by scaled_dot_product_attention, or the way that was measured without a mask."""
     only_order = all(x is None for x in (mask, window, *biases))
     if only_order and (not causal or query.shape[2] == key.shape[2]):
-        return _sdpa.plain(query, key, value, causal, scale, dropout)
+        wants = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+        if way == "scores" and not (wants or dropout) and _sdpa.fits(query, key.shape[2]):
+            return _sdpa.with_scores(query, key, value, causal, scale)
+        repeat = query.is_cuda and query.dtype not in HALF if way is None else way != "torch"
+        return _sdpa.plain(query, key, value, causal, scale, dropout, repeat)
     seen = _full_mask(query, key, mask, causal, window)
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)

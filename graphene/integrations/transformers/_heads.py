@@ -1,4 +1,8 @@
-"""Measures the attention of a model's modules without a mask, and leaves it to PyTorch where that is faster."""
+"""Measures the attention of a model's modules without a mask, and leaves it to PyTorch where that is faster.
+
+In fp32, which no kernel takes, the ways are PyTorch's: its attention, the same with keys copied for each head, and two
+products around a softmax where the scores are few.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from graphene.integrations.transformers._attention import BORDERS, WAYS, problem
 from graphene.integrations.transformers._fused import HALF
 
 OURS = "graphene.ops.attention"
+MEASURED = (*HALF, torch.float32)
 _DIMS = ("head_dim", "attention_head_size", "key_value_proj_dim")
 _HEADS = ("num_heads", "num_attention_heads", "n_heads")
 
@@ -24,8 +29,9 @@ def choose(modules: Iterable[Any], dtype: Any, device: Any) -> tuple[list[Any], 
     told: list[Any] = []
     now, why = OURS, ""
     known: dict[tuple[Any, ...], Any] = {}
-    if dtype not in HALF:
+    if dtype not in MEASURED:
         return told, now, why
+    usual = "graphene" if dtype in HALF else "torch"
     for module in modules:
         sizes = sizes_of(module)
         if sizes is None:
@@ -36,9 +42,13 @@ def choose(modules: Iterable[Any], dtype: Any, device: Any) -> tuple[list[Any], 
         if key not in known:
             known[key] = _measure.choose(key, dtype, device)
         times = known[key]
-        ways = tuple(_measure.best(times.get(n, {}), "graphene") for n in _measure.QUERIES)
-        step = (ways[0], *["graphene"] * len(BORDERS))  # a single query is not causal
-        object.__setattr__(module, WAYS, {problem(*sizes, False, gradient): step, key: ways})
+        if not times and dtype not in HALF:
+            continue
+        ways = tuple(_measure.best(times.get(n, {}), usual) for n in _measure.QUERIES)
+        other = usual if dtype in HALF or sizes[0] == sizes[1] else "repeated"
+        step = (ways[0], *[other] * len(BORDERS))  # a single query is not causal
+        half = dtype in HALF
+        object.__setattr__(module, WAYS, {(problem(*sizes, False, gradient), half): step, (key, half): ways})
         told.append(module)
         now = _in_words(ways)
         why = "; ".join(
@@ -73,7 +83,7 @@ def _first(holder: Any, names: Iterable[str]) -> int | None:
 
 def _in_words(ways: tuple[str, ...]) -> str:
     """The ways for numbers of queries, in words."""
-    words, said = {"torch": "left", "graphene": OURS}, ""
+    words, said = {"torch": "left", "graphene": OURS, "repeated": "left, keys repeated", "scores": "two products"}, ""
     for way, following, border in zip(ways, ways[1:], BORDERS, strict=False):
         if way != following:
             said += f"{words[way]} below {border} queries, then "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from graphene import _core
 from graphene.errors import LaunchError
 from graphene.integrations.transformers import _sdpa
-from graphene.integrations.transformers._fused import ACTIVATIONS, epilogue, ops
+from graphene.integrations.transformers._fused import ACTIVATIONS, HALF, epilogue, ops
 from graphene.ops.core import plans
 from graphene.ops.rotary import other
 
@@ -23,6 +24,7 @@ QUERIES = (1, 128, 512, 2048)  # of attention: the same for its borders
 TOKENS, STEP = 8192, (8, 1024)  # of all sequences together; sequences and keys of a single query
 ROTARY_HEADS = (16, 4)  # of queries and keys
 ANY_WIDTH = 4096  # where a width is not known before the call
+LONG_S = 0.004  # calls that take longer together are fewer
 GAIN = 0.97  # another way is taken if it needs at most this part of PyTorch's time
 
 Ways = Mapping[str, Callable[[], Any]]
@@ -37,6 +39,11 @@ def microseconds(call: Callable[[], Any], calls: int = 10, repeats: int = 7) -> 
     """The median time of a call among others of its kind: whatever limits it, host or device."""
     for _ in range(3):
         call()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    call()
+    torch.cuda.synchronize()
+    calls = max(1, min(calls, int(LONG_S / (time.perf_counter() - start))))
     times: list[float] = []
     for _ in range(repeats):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -60,7 +67,7 @@ def ways(key: tuple[Any, ...], rows: int, dtype: Any, device: Any, norm: str = "
 
     kind, *sizes = key
     if kind == "attention":
-        return _attention_ways(sizes, rows, random)
+        return _attention_ways(sizes, rows, dtype, random)
     if kind in ("norm", "add_norm"):
         (width,) = sizes
         x, e, w, b = random(rows, width), random(rows, width), random(width), random(width)
@@ -122,8 +129,8 @@ def rows_of(key: tuple[Any, ...]) -> tuple[int, ...]:
     return QUERIES if key[0] == "attention" else ROWS
 
 
-def _attention_ways(sizes: list[Any], queries: int, random: Callable[..., Any]) -> Ways:
-    """Attention without a mask, and with its gradient if asked for."""
+def _attention_ways(sizes: list[Any], queries: int, dtype: Any, random: Callable[..., Any]) -> Ways:
+    """Attention without a mask, and with its gradient if asked for: Graphene's in half precision, else PyTorch's."""
     heads, kv_heads, dim, causal, gradient = sizes
     causal = causal and queries > 1
     batch, keys = STEP if queries == 1 else (max(TOKENS // queries, 1), queries)
@@ -131,9 +138,8 @@ def _attention_ways(sizes: list[Any], queries: int, random: Callable[..., Any]) 
     given = [random(batch, *shape, dim).requires_grad_(gradient) for shape in shapes]
     out_gradient = random(batch, queries, heads, dim) if gradient else None
 
-    def plain() -> Any:
-        q, k, v = (t.transpose(1, 2) for t in given)
-        return _sdpa.plain(q, k, v, causal, None)
+    def by_pytorch(way: Callable[..., Any], **more: Any) -> Callable[[], Any]:
+        return lambda: way(*(t.transpose(1, 2) for t in given), causal, None, **more)
 
     def ours() -> Any:
         return ops.attention(*given, causal=causal)
@@ -145,7 +151,15 @@ def _attention_ways(sizes: list[Any], queries: int, random: Callable[..., Any]) 
 
         return run
 
-    return {"torch": both(plain), "graphene": both(ours)} if gradient else {"torch": plain, "graphene": ours}
+    found = {"torch": by_pytorch(_sdpa.plain)}
+    if dtype in HALF:
+        found["graphene"] = ours
+    else:
+        if heads != kv_heads:
+            found["repeated"] = by_pytorch(_sdpa.plain, repeat=True)
+        if not gradient and _sdpa.fits(given[0].transpose(1, 2), keys):
+            found["scores"] = by_pytorch(_sdpa.with_scores)
+    return {name: both(way) for name, way in found.items()} if gradient else found
 
 
 def _rms_norm(x: Any, w: Any) -> Any:
@@ -172,7 +186,7 @@ def _memo(key: tuple[Any, ...], dtype: Any, device: Any, norm: str) -> str | Non
     stamp = plans.package_stamp() if device.type == "cuda" and os.environ.get("GRAPHENE_PLANS") != "0" else None
     if stamp is None:
         return None
-    where = (torch.cuda.get_device_name(device), torch.__version__, stamp)
+    where = (torch.cuda.get_device_name(device), torch.__version__, stamp, torch.get_float32_matmul_precision())
     return str(_core.sha256(repr(("accelerate", key, str(dtype), norm, rows_of(key), where)).encode())[:32])
 
 
