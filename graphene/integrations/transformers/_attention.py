@@ -143,7 +143,8 @@ def _way(module: Any, query: Any, key: Any, causal: bool) -> str | None:
         return None
     if torch.compiler.is_compiling():  # which would be told a bound of a length that may vary
         return ways[1] if len(set(ways[1:])) == 1 else None
-    return ways[sum(query.shape[2] >= border for border in BORDERS)]
+    at = sum(bool(query.shape[2] >= border) for border in BORDERS)
+    return ways[at]
 
 
 _loaded: set[tuple[Any, ...]] = set()
