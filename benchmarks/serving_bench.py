@@ -10,11 +10,13 @@ the chosen one, too, so that selection can be set from the figures.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -35,6 +37,7 @@ from graphene.kernels.rows.cross_entropy import (
 from graphene.kernels.rows.softmax import SoftmaxConfig, log_softmax_kernel
 from graphene.kernels.rows.tile import RowTile
 from graphene.ops.cross_entropy import GRADIENT
+from graphene.select.device import current_device
 
 Ways = dict[str, Callable[[], Any]]
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
@@ -95,26 +98,40 @@ def launched(kernel: gr.Kernel, tensors: Iterable[Any], result: torch.Tensor) ->
 # Configurations beside the chosen ones, by a short name
 
 
+# Tiles of 16 rows of a warp, warps, stages, blocks that share k, stages on their way to registers.
+SHAPES = (
+    (2, (1, 8), 3, 1, 0), (2, (1, 8), 4, 1, 0), (2, (1, 4), 4, 1, 0), (1, (4, 2), 4, 2, 0), (2, (4, 2), 4, 2, 0),
+    (2, (1, 8), 4, 1, 4), (2, (1, 8), 3, 1, 4), (2, (1, 8), 2, 1, 3), (2, (1, 16), 2, 1, 2), (1, (2, 8), 4, 1, 2),
+    (1, (1, 16), 3, 1, 2), (1, (1, 8), 4, 1, 4), (4, (1, 8), 3, 1, 2), (4, (1, 8), 2, 2, 2), (2, (1, 4), 4, 1, 4),
+    (2, (1, 4), 4, 2, 4), (2, (2, 4), 4, 1, 2), (2, (2, 4), 4, 2, 2), (1, (4, 2), 4, 2, 4),
+)  # fmt: skip
+
+
 def weights_configs(m: int, bits: int) -> dict[str, WeightsConfig]:
     """For products of few bits: a block's rows and depth, its stages, and the blocks that share k."""
     eights = -(-m // 8)
     common: dict[str, Any] = {"bits": bits, "group": 128 if bits == 4 else 64}
     common["tokens"] = next((t for t in (1, 2, 4) if t >= eights), 8)
     found = {}
-    shapes = (
-        (2, (4, 2), 4),
-        (1, (4, 2), 4),
-        (1, (2, 4), 4),
-        (1, (1, 8), 3),
-        (2, (2, 4), 3),
-        (2, (1, 8), 3),
-        (1, (4, 1), 6),
-    )
-    for (tiles, warps, stages), cluster in itertools.product(shapes, (1, 2, 4, 8)):
+    for tiles, warps, stages, cluster, ahead in SHAPES:
         with suppress(gr.GrapheneError):  # too much memory
-            config = WeightsConfig(**common, tiles=tiles, warps=warps, stages=stages, cluster=cluster)
-            found[f"{config.rows} rows, {warps[1]} deep, {stages} stages, cluster {cluster}"] = config
+            config = WeightsConfig(
+                **common, tiles=tiles, warps=warps, stages=stages, cluster=cluster, ahead=min(ahead, 16 // bits)
+            )
+            name = f"{tiles}x{warps[0]} tiles, {warps[1]} deep, {stages} stages, cluster {cluster}"
+            found[name + f", {config.ahead} ahead" * bool(ahead)] = config
     return found
+
+
+@functools.cache
+def weights_kernels(m: int, bits: int) -> dict[str, gr.Kernel]:
+    """Kernels of these configurations, compiled side by side."""
+    kernels = {name: weights_kernel(config) for name, config in weights_configs(m, bits).items()}
+    if torch.cuda.is_available():
+        arch = current_device().arch
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda kernel: kernel.compile(arch), kernels.values()))
+    return kernels
 
 
 def row_tiles(width: int, item_bytes: int, kept: bool) -> dict[str, RowTile]:
@@ -171,8 +188,8 @@ def linear(theirs: Any, variants: bool, fp8: bool) -> Iterator[Problem]:
             ways["triton"] = lambda x=x, w=words, s=scale: theirs.int4_linear(x, w, s)
         if variants:
             y, lines = normal(m, n), scale if scale.dim() == 2 else scale.expand(k // 64, n)
-            for name, config in weights_configs(m, 8 if fp8 else 4).items():
-                ways[name] = launched(weights_kernel(config), (x, weight, lines, y), y)
+            for name, kernel in weights_kernels(m, 8 if fp8 else 4).items():
+                ways[name] = launched(kernel, (x, weight, lines, y), y)
         yield Problem(f"{m}x{n}x{k}", ways, lambda x=x, w=wide: x.float() @ w.float().T)
 
 

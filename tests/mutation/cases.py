@@ -277,6 +277,12 @@ def _() -> Case:
     return weights_case(WeightsConfig(tiles=1, warps=(1, 1), stages=2, cluster=2), 3, 32, 384)
 
 
+@case("weights_kernel, from memory to registers")
+def _() -> Case:
+    c = WeightsConfig(zeros=True, group=64, tiles=1, warps=(1, 1), stages=2, ahead=2)
+    return weights_case(c, 3, 32, 640)
+
+
 @case("weights_kernel, of fp8")
 def _() -> Case:
     return weights_case(WeightsConfig(bits=8, tiles=1, warps=(1, 2), stages=2), 3, 32, 256)

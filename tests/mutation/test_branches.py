@@ -24,6 +24,7 @@ from graphene import kernels as k
 from graphene.kernels import Attention, NormConfig, RowTile
 from graphene.kernels.attention.problem import Extra
 from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
+from graphene.kernels.gemm.weights import WeightsConfig, weights_kernel
 from graphene.kernels.mlp_sm90 import MlpSm90Config, mlp_sm90
 from graphene.kernels.recurrent_sm90 import CellSm90Config, cell_sm90
 
@@ -40,6 +41,9 @@ MORE: dict[str, Any] = {
     ),
     "softmax of whole parts": lambda: k.softmax_kernel(k.SoftmaxConfig(RowTile(512, 32, 1, 8, "shared"))),
     "layernorm's gradient of fp32": lambda: k.layernorm_backward_kernel(NormConfig(RowTile(100, 32, 1, 4), gr.fp32)),
+    "product with integers, in bf16": lambda: weights_kernel(
+        WeightsConfig(gr.bf16, tiles=1, warps=(1, 1), stages=2, zeros=True)
+    ),
     "product of fp32 along rows": lambda: k.gemm_sm80(
         32, 32, 16, 2, None, warps=(2, 2), order="NT", dtype=gr.fp32, align=(4, 4, 4)
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ TOKENS = 8  # columns of the matrix instruction
 # What stands above an integer of few bits to make a floating-point number of it, and that number.
 ABOVE = {"fp16": 0x6400, "bf16": 0x4300}
 COPY = "cp.async.cg.16"
+LOAD = "ld.global.nc.no_allocate.v4.b32"  # four words of a lane, past the multiprocessor's cache: they are read once
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,9 @@ class WeightsConfig:
     numbers of type fp8e4m3. `group`: neighbours along k that share a scale and a zero point. `zeros`, `bias`: whether
     there are zero points, a bias. `tokens`: activations of a block, in eights. `tiles`: groups of 16 rows of a warp.
     `warps`: those that divide a block's rows, and those that divide k of a stage. `stages` of 128 k for each of the
-    latter. `cluster`: blocks that divide k and add their sums up (above 1: sm_90). Raises VerifyError KERNEL_ARGUMENT.
+    latter. `cluster`: blocks that divide k and add their sums up (above 1: sm_90). `ahead`: stages whose weights are on
+    their way to a warp's registers; with 0 weights go through shared memory, as activations and scales always do.
+    Raises VerifyError KERNEL_ARGUMENT.
     """
 
     dtype: gr.DType = gr.fp16
@@ -42,6 +46,7 @@ class WeightsConfig:
     warps: tuple[int, int] = (2, 4)
     stages: int = 3
     cluster: int = 1
+    ahead: int = 0
 
     def __post_init__(self) -> None:
         n = "WeightsConfig"
@@ -56,6 +61,7 @@ class WeightsConfig:
         size(n, "warps[0] * warps[1]", self.warps[0] * self.warps[1], most=32)
         size(n, "stages", self.stages, least=2)
         size(n, "cluster", self.cluster, most=8)
+        size(n, "ahead", self.ahead, least=0, most=8)
         if self.zeros and self.bits == 8:
             _core.fail("KERNEL_ARGUMENT", f"{n}: only integers have zero points", ["want: zeros=False, or bits=4"])
         if self.shared_bytes > SHARED_BYTES:
@@ -82,7 +88,8 @@ class WeightsConfig:
     def shared_bytes(self) -> int:
         """Shared memory of a block: the stages, or the sums in their place."""
         groups = self.depth // self.group
-        stage = self.rows * self.depth * self.bits // 8 + TOKENS * self.tokens * self.depth * 2
+        stage = TOKENS * self.tokens * self.depth * 2
+        stage += 0 if self.ahead else self.rows * self.depth * self.bits // 8
         stage += groups * self.rows * (2 + self.zeros)
         return max(self.stages * stage, 4 * self.warps[1] * TOKENS * self.tokens * (self.rows + 4))
 
@@ -120,6 +127,11 @@ def _of_fp8(bits: Any) -> Any:
     exponent, fraction = bits >> 3 & 15, bits & 7
     size_ = np.where(exponent == 0, fraction * 2.0**-9, (8 + fraction) * 2.0 ** (exponent.astype(np.float64) - 10))
     return np.where(bits & 127 == 127, np.nan, np.where(bits & 128, -size_, size_))
+
+
+def _inserted(word: Any, mask: int, above: int) -> Any:
+    """The masked bits of words, with others above them."""
+    return word & mask | above
 
 
 def weights_kernel(c: WeightsConfig) -> gr.Kernel:
@@ -162,7 +174,7 @@ class _Weights:
             words = rng.integers(-(2**31), 2**31, args["weight"].shape)  # drawn ones are small
             args["weight"][...] = words if c.bits == 4 else words & ~0x01010101  # no NaN
             if c.zeros:
-                args["zero"][...] &= 31
+                args["zero"][...] &= 127
 
         multiple, whole = max(c.group, CHUNK), c.depth * c.cluster
         depths = (multiple, c.depth + multiple, whole * c.stages + multiple)  # blocks have no stage, one, or all
@@ -214,14 +226,17 @@ class _Weights:
         groups = c.depth // c.group
         self.sX = gr.alloc("sX", [TOKENS * c.tokens, c.depth], c.dtype, gr.SH, stages=c.stages,
                            swizzle=gr.swizzle(c.depth, c.dtype))  # fmt: skip
-        shape = [c.rows // PACKED_ROWS, c.depth // CHUNK, 32 * c.words]
-        self.sW = gr.alloc("sW", shape, gr.i32, gr.SH, stages=c.stages)
+        shape, pieces = [c.rows // PACKED_ROWS, c.depth // CHUNK, 32 * c.words], c.words // 4 * (STEP // CHUNK)
+        self.sW = None if c.ahead else gr.alloc("sW", shape, gr.i32, gr.SH, stages=c.stages)
+        self.coming = [[[gr.alloc(f"w{slot}_{tile}_{piece}", [4], gr.i32, gr.RF) for piece in range(pieces)]
+                        for tile in range(c.tiles)] for slot in range(c.ahead)]  # fmt: skip
         self.sS = gr.alloc("sS", [groups, c.rows], c.dtype, gr.SH, stages=c.stages)
         self.sZ = gr.alloc("sZ", [groups, c.rows], gr.u8, gr.SH, stages=c.stages) if c.zeros else None
         sums = gr.Layout(
             (c.warps[1], TOKENS * c.tokens, c.rows), (TOKENS * c.tokens * (c.rows + 4), c.rows + 4, 1)
         )  # without bank conflicts
-        self.sums = gr.alloc("sums", sums, gr.fp32, gr.SH, over=[self.sX, self.sW])
+        stages = [t for t in (self.sX, self.sW, self.sS, self.sZ) if t is not None]
+        self.sums = gr.alloc("sums", sums, gr.fp32, gr.SH, over=stages if c.ahead else stages[:2])
         mma = self.mma = gr.atom(f"mma.m16n8k16.f32.{'f16' if self.type == 'fp16' else 'bf16'}")
         rows, tokens = PACKED_ROWS * c.tiles, TOKENS * c.tokens
         self.a = gr.fragment("a", [rows, 16], c.dtype, mma.a, on=self.warp)
@@ -234,33 +249,67 @@ class _Weights:
         c, stage = self.c, i % self.c.stages
         at, groups = self.rank * self.each + i, c.depth // c.group
         with gr.if_(i < self.each):
-            rows = c.rows // PACKED_ROWS
+            if self.sW is not None:
+                gr.move(self.sW[stage], self.weights(i), on=self.threads, atom=COPY)
             gr.move(self.sX[stage], self.X.tile([TOKENS * c.tokens, c.depth])[self.bm, at], on=self.threads, atom=COPY)
-            weights = self.W.tile([rows, c.depth // CHUNK, None])[self.bn, at, 0]
-            gr.move(self.sW[stage], weights, on=self.threads, atom=COPY)
             for to, source in ((self.sS, self.S), (self.sZ, self.Z)):
                 if source is not None and to is not None:
                     scales = source.tile([groups, c.rows])[at, self.bn]
                     gr.move(to[stage], scales, on=self.threads, atom=COPY)
         gr.commit(COPY)
 
+    def weights(self, i: Any) -> Any:
+        """The weights of the block's stage number i."""
+        c = self.c
+        tiles = self.W.tile([c.rows // PACKED_ROWS, c.depth // CHUNK, None])
+        return tiles[self.bn, self.rank * self.each + i, 0]
+
+    def load(self, slot: int, i: Any) -> None:
+        """Starts the loads of the warp's weights of stage number i."""
+        with gr.if_(i < self.each):
+            for tile, pieces in enumerate(self.coming[slot]):
+                for piece, words in enumerate(pieces):
+                    gr.move(words, self.piece(self.weights(i), tile, piece), atom=gr.atom(LOAD))
+
+    def piece(self, stage: Any, tile: int, piece: int) -> Any:
+        """Four words of the executing lane, of a tile of the warp's weights of a stage."""
+        a_chunk = self.c.words // 4
+        chunk = stage[self.wn * self.c.tiles + tile, self.wk * (STEP // CHUNK) + piece // a_chunk, :]
+        return chunk.tile([4])[piece % a_chunk * 32 + self.lane]
+
     def run(self) -> None:
         """The kernel's body."""
         c = self.c
         gr.init(self.total, 0)
+        self.sixteenth = self.pair("sixteenth", 0x2C00) if self.shifted else None
+        for i in range(c.ahead):
+            self.load(i, i)
         for i in range(c.stages - 1):
             self.copy(i)
-        for i in gr.loop("i", self.each):
-            gr.wait(COPY, pending=c.stages - 2)
-            gr.barrier()  # the stage has come, and the one before has been read
-            self.copy(i + c.stages - 1)
-            for group in range(STEP // c.group):
-                self.add_group(i % c.stages, group)
+        if c.ahead == 0:
+            for i in gr.loop("i", self.each):
+                self.add_stage(i, 0)
+        else:
+            for several in gr.loop("several", gr.ceil_div(self.each, c.ahead)):
+                for slot in range(c.ahead):
+                    i = several * c.ahead + slot
+                    with gr.if_(i < self.each):
+                        self.add_stage(i, slot)
+                        self.load(slot, i + c.ahead)
         gr.wait(COPY, pending=0)
         gr.barrier()
         self.meet()
 
-    def add_group(self, stage: Any, group: int) -> None:
+    def add_stage(self, i: Any, slot: int) -> None:
+        """Adds the product of the block's stage number i, when its activations have come."""
+        c = self.c
+        gr.wait(COPY, pending=c.stages - 2)
+        gr.barrier()  # the stage has come, and the one before has been read
+        self.copy(i + c.stages - 1)
+        for group in range(STEP // c.group):
+            self.add_group(i % c.stages, group, slot)
+
+    def add_group(self, stage: Any, group: int, slot: int) -> None:
         """Adds the product of a group of k, scaled, to the sums."""
         c = self.c
         gr.init(self.part, 0)
@@ -269,7 +318,7 @@ class _Weights:
         for j in range(group * c.group // 16, (group + 1) * c.group // 16):
             gr.move(self.b, self.sX[stage].tile([None, 16])[0, self.wk * (STEP // 16) + j], atom=self.ldmatrix)
             if j % (16 // c.bits) == 0:
-                self.words = [self.load_words(stage, tile, j) for tile in range(c.tiles)]
+                self.words = [self.load_words(stage, tile, j, slot) for tile in range(c.tiles)]
             for tile in range(c.tiles):
                 self.unpack(tile, j, less[tile])
             gr.matmul(self.part, self.a, self.b.T, atom=self.mma)
@@ -288,26 +337,40 @@ class _Weights:
         return gr.atom("ldmatrix.x2" if self.c.tokens % 2 else "ldmatrix.x4")
 
     def subtrahends(self, stage: Any, row: Any) -> list[list[Any]]:
-        """For each tile the numbers that are subtracted from those of a lane's two rows, in pairs."""
+        """For each tile what is subtracted from the numbers of a lane's two rows, in pairs.
+
+        Of fp16 the second row's are multiplied by a 16th first, and what is subtracted has the other sign.
+        """
         c, above = self.c, ABOVE[self.type]
         if c.bits == 8:
             return [[None, None]] * c.tiles
         if self.sZ is None:
-            both = gr.bitcast(gr.let("eight", (above + 8) * 0x10001, gr.i32), c.dtype)
-            return [[both, both]] * c.tiles
+            first = self.pair("eight", above + 8)
+            return [[first, self.pair("less72", 0xD480) if self.shifted else first]] * c.tiles
         made = []
         for tile in range(c.tiles):
-            first = (self.wn * c.tiles + tile) * PACKED_ROWS + self.lane // 4
-            zeros = [gr.cast(gr.load(self.sZ[stage][row, first + h]), gr.i32) for h in (0, 8)]
-            made.append([gr.bitcast(gr.let(f"zero{tile}_{h}", (z & 127 | above) * 0x10001, gr.i32), c.dtype)
-                         for h, z in enumerate(zeros)])  # fmt: skip
+            line = (self.wn * c.tiles + tile) * PACKED_ROWS + self.lane // 4
+            zeros = [gr.cast(gr.load(self.sZ[stage][row, line + h]), gr.u32) & 127 for h in (0, 8)]
+            # The bits of -(64 + zero), which has another exponent from 128 on: the lines cross there.
+            second = gr.min(0xD400 + zeros[1] * 16, 0xD600 + zeros[1] * 8) if self.shifted else zeros[1] | above
+            made.append([self.pair(f"zero{tile}_{h}", z) for h, z in enumerate((zeros[0] | above, second))])
         return made
 
-    def load_words(self, stage: Any, tile: int, j: int) -> Any:
+    @property
+    def shifted(self) -> bool:
+        """Whether a number may stand four bits higher above 1024, where bf16 has no bits left."""
+        return self.c.bits == 4 and self.type == "fp16"
+
+    def pair(self, name: str, bits: Any) -> Any:
+        """Two equal numbers of the activations' type, of which these are the bits."""
+        return gr.bitcast(gr.let(name, bits * 0x10001, gr.u32), self.c.dtype)
+
+    def load_words(self, stage: Any, tile: int, j: int, slot: int) -> Any:
         """Four words of the executing lane, which begin with those of slice j."""
-        c = self.c
-        chunk = self.sW[stage][self.wn * c.tiles + tile, self.wk * (STEP // CHUNK) + j // 4, :]
-        return gr.load(chunk.tile([4])[j % 4 * c.bits // 16 * 32 + self.lane])
+        piece = j * self.c.bits // 16
+        if self.sW is None:
+            return self.coming[slot][tile][piece]
+        return gr.load(self.piece(self.sW[stage], tile, piece))
 
     def unpack(self, tile: int, j: int, less: list[Any]) -> None:
         """Slice j of a tile's weights, in registers of the matrix instruction."""
@@ -319,9 +382,24 @@ class _Weights:
                 for pair in range(2):
                     pairs[4 * tile + 2 * half + pair][:] = gr.cast(numbers.tile([2])[pair], c.dtype)
             return
+        word, above = self.words[tile][j % 4], ABOVE[self.type] * 0x10001
         for i in range(4):
-            bits = gr.let("bits", self.words[tile][j % 4] >> (4 * i) & 0x000F000F | ABOVE[self.type] * 0x10001, gr.i32)
-            gr.binary("sub", pairs[4 * tile + i], gr.bitcast(bits, c.dtype), less[i % 2])
+            if self.shifted:  # 1024 + n, and 1024 + 16 n: one shift serves two
+                bits = gr.alloc(gr._core.unique_name("bits"), [], gr.i32, gr.RF)
+                mask = 0x000F000F << (i % 2 * 4)
+                gr.ptx(
+                    f"lop3.b32 %0, %1, {mask}, {above}, 0xea;",
+                    bits,
+                    word >> (i // 2 * 8),
+                    means=functools.partial(_inserted, mask=mask, above=above),
+                )
+            else:
+                bits = gr.let("bits", word >> (4 * i) & 0x000F000F | above, gr.i32)
+            number = gr.bitcast(bits, c.dtype)
+            if self.shifted and i % 2:
+                gr.ternary("fma", pairs[4 * tile + i], number, self.sixteenth, less[1])
+            else:
+                gr.binary("sub", pairs[4 * tile + i], number, less[i % 2])
 
     def meet(self) -> None:
         """Adds the warps' sums up, then those of the cluster's blocks, and stores the result."""
