@@ -20,6 +20,12 @@ std::string hexadecimal(std::uint64_t bits) {
   return {text, static_cast<std::size_t>(length)};
 }
 
+// The constant elements of an address that is not constant as a whole.
+std::int64_t constant_distance(const MemRef& ref) {
+  const Expr first = ref.offset + Expr(ref.deltas.empty() ? 0 : ref.deltas.front());
+  return !first.is_const() && first.op() == sym::Op::Add ? first.node()->constant : 0;
+}
+
 }  // namespace
 
 // Several values in one 32-bit register; those that are not a word of their array are packed around the instruction.
@@ -147,8 +153,8 @@ std::string AtomText::descriptor(const MemRef& ref) {
          element(ref, ref.deltas.front() - (apart ? distance : 0)) + ")";
 }
 
-// Of value 0: what an instruction gets.
-std::string AtomText::address(const MemRef& ref) {
+// Of value 0, or as many elements before it: what an instruction gets.
+std::string AtomText::address(const MemRef& ref, std::int64_t before) {
   const auto b = static_cast<std::size_t>(ref.buffer);
   const bool shared = program_.buffers[b].memory == ir::Memory::SH;
   if (ref.rank) {  // where the buffer begins there is the same for all accesses
@@ -156,7 +162,7 @@ std::string AtomText::address(const MemRef& ref) {
     return "gr_of(" + buffers_[b] + ", " + expressions_.text(*ref.rank, "rank").text + ", " +
            expressions_.text(index, buffers_[b]).text + ")";
   }
-  const std::string pointer = "&" + element(ref, ref.deltas.empty() ? 0 : ref.deltas.front());
+  const std::string pointer = "&" + element(ref, (ref.deltas.empty() ? 0 : ref.deltas.front()) - before);
   const std::string text = shared ? "gr_shared(" + pointer + ")" : pointer;
   if (ref.fill_row < 0) return text;
   return expressions_.text(ref.inside, buffers_[b]).in(Prec::Or) + " ? " + text + " : gr_shared(" +
@@ -197,7 +203,13 @@ std::string AtomText::ptx_operand(const atoms::Piece& piece, const AtomCall& cal
     }
     if (mem->descriptor) return add_input(ptx, "l", descriptor(*mem));
     const bool shared = program_.buffers[static_cast<std::size_t>(mem->buffer)].memory == ir::Memory::SH;
-    return add_input(ptx, shared ? "r" : "l", address(*mem));
+    // A matrix store's constant distance stands in the instruction: of a sum the compiler keeps each address of an
+    // epilogue in a register for the whole kernel, beside sums that fill the registers.
+    const bool of_warp = s.is_out && call.atom->atom.converge > 1;
+    const std::int64_t before = shared && of_warp && !mem->rank && mem->fill_row < 0 ? constant_distance(*mem) : 0;
+    const std::int64_t bits = before * ir::bits(program_.buffers[static_cast<std::size_t>(mem->buffer)].dtype);
+    if (bits > 0 && bits % 8 == 0) return add_input(ptx, "r", address(*mem, before)) + "+" + std::to_string(bits / 8);
+    return add_input(ptx, shared ? "r" : "l", address(*mem, 0));
   }
   // An immediate: one register per word, all alike.
   if (const auto* imm = std::get_if<ImmRef>(s.value)) {

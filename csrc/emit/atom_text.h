@@ -63,7 +63,7 @@ class AtomText {
   std::string add_input(Asm& ptx, const std::string& constraint, const std::string& text);
   Expr unit_of(const lower::MemRef& ref, std::int64_t delta) const;
   std::string element(const lower::MemRef& ref, std::int64_t delta);
-  std::string address(const lower::MemRef& ref);
+  std::string address(const lower::MemRef& ref, std::int64_t before);
   std::string descriptor(const lower::MemRef& ref);
   std::string bytes_inside(const lower::MemRef& ref);
   std::string blocks_text(const lower::AtomCall& call, Asm& ptx);

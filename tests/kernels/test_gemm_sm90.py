@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -103,6 +107,15 @@ def test_sizes_around_the_tiles(sizes: tuple[int, int, int], rng: Any) -> None:
 
 LARGE: dict[str, dict[str, Any]] = {
     "128x192 in turns": {"tile": (128, 192, 64), "stages": 4, "turns": True, "cluster": (2, 1, 1)},
+    "128x192 in turns, relu": {"tile": (128, 192, 64), "stages": 4, "turns": True, "bias": True, "activation": "relu"},
+    "128x192 in turns, gelu, cluster": {
+        "tile": (128, 192, 64),
+        "stages": 4,
+        "turns": True,
+        "cluster": (2, 1, 1),
+        "bias": True,
+        "activation": "gelu",
+    },
     "128x128 in turns, gelu": {"tile": (128, 128, 64), "stages": 6, "turns": True, "bias": True, "activation": "gelu"},
     "128x256 shared": {"tile": (128, 256, 64), "stages": 4, "warps": (8, 1)} | TERMS,
     "128x256 shared, residual in stages": {
@@ -124,6 +137,38 @@ def test_large_tiles_compile_without_spills(name: str) -> None:
     config = GemmConfig(**SMALL | {"group": 8} | LARGE[name])
     (launch,) = gemm_launches(config)
     assert launch.kernel.compile("sm_90a").spill_bytes == 0
+
+
+def test_stores_of_sums_share_addresses() -> None:
+    """A register holds an address of each step of columns; rows, pieces and buffers are distances from it.
+
+    Beside 192 sums of a thread there is no room for the sixteen addresses of two buffers: NVRTC 13.0 spilled two.
+    """
+    (launch,) = gemm_launches(GemmConfig(**SMALL | {"group": 8} | LARGE["128x192 in turns, relu"]))
+    text = launch.kernel.cuda_source("sm_90a")
+    stores = re.findall(r"stmatrix\.[^ ]+ \[%0(?:\+(\d+))?\], .*?\(gr_shared\(([^)]*)\)", text, re.DOTALL)
+    assert len(stores) == 24
+    assert len({address for _, address in stores}) == 4
+    assert {int(distance or 0) for distance, _ in stores} == {0, 8192, 32768, 40960}
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "gelu_tanh", "silu"])
+def test_no_compiler_spills_sums_that_fill_the_registers(activation: str | None) -> None:
+    """Nor does an older one, where $GRAPHENE_OLDER_NVRTC is the folder of its library."""
+    older = os.environ.get("GRAPHENE_OLDER_NVRTC")
+    if not older:
+        pytest.skip("GRAPHENE_OLDER_NVRTC names no other compiler")
+    tile = SMALL | LARGE["128x192 in turns"] | {"group": 8, "bias": True, "activation": activation}
+    program = f"""
+from graphene.kernels import GemmConfig, gemm_launches
+for more in [dict(cluster=(1, 1, 1)), dict(), dict(residual=True)]:
+    config = GemmConfig(**{tile!r} | more)
+    binary = gemm_launches(config)[0].kernel.compile("sm_90a")
+    assert binary.spill_bytes == 0, (binary.nvrtc_version, binary.spill_bytes)
+"""
+    run = subprocess.run([sys.executable, "-c", program], env=os.environ | {"GRAPHENE_NVRTC": older},
+                         capture_output=True, text=True, timeout=300)  # fmt: skip
+    assert run.returncode == 0, run.stderr
 
 
 def test_is_text_and_keeps_its_promises() -> None:
