@@ -275,3 +275,29 @@ def test_what_is_left_to_pytorch(capsys) -> None:
     assert pixels is not None
     assert pixels[1] == "8 images of 32 x 32"
     assert _left.usual_inputs(torch.nn.Linear(1, 1)) is None
+
+
+def test_the_device_waits_again_after_the_host_did(monkeypatch) -> None:
+    """A number that the host reads leaves the device idle: times would be those of launches from then on."""
+    from graphene.integrations.transformers import _left
+
+    at, waits = [0.0], []
+    monkeypatch.setattr(_left.time, "perf_counter", lambda: at[0])
+    monkeypatch.setattr(torch.cuda, "_sleep", waits.append)
+    times = _left.Times(on_gpu=True)
+    monkeypatch.setattr(times, "now", lambda: at[0])
+    run = torch.ops.aten.add.Tensor
+    slow = dict(func=run, types=(), args=(torch.ones(1), torch.ones(1)))
+    times.__torch_dispatch__(**slow)
+    assert not waits
+
+    class Waits:
+        is_view, _schema = False, run._schema
+
+        def __call__(self, *args):
+            at[0] += 0.02
+            return run(*args)
+
+    times.__torch_dispatch__(**(slow | {"func": Waits()}))
+    assert waits == [_left.AHEAD]
+    assert len(times.spans) == 2

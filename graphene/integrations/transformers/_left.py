@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 AHEAD = 50_000_000  # cycles for which the device waits at first, so that it does not wait for the host later
+WAITED_S = 0.004  # the host waited in an operator that took so long: the device has nothing to do then, and waits again
 BATCH, LENGTH = 8, 512
 NAMED = 4  # as many of PyTorch's other operators are named
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "_addmm_activation", "_scaled_mm", "_grouped_mm")
@@ -37,10 +38,13 @@ class Times(TorchDispatchMode):  # type: ignore[misc]
         """Runs an operator between two points in time; views take none."""
         if func.is_view:
             return func(*args, **(kwargs or {}))
-        start = self.now()
+        start, began = self.now(), time.perf_counter()
         out = func(*args, **(kwargs or {}))
+        waited = time.perf_counter() - began > WAITED_S
         name = func._schema.name.replace("::", ".").removeprefix("aten.")
         self.spans.append((name, start, self.now()))
+        if waited and self.on_gpu:
+            torch.cuda._sleep(AHEAD)
         return out
 
     def by_name(self) -> Counter[str]:
