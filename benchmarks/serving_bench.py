@@ -147,17 +147,18 @@ def row_tiles(width: int, item_bytes: int, kept: bool) -> dict[str, RowTile]:
 
 
 def grouped_configs() -> dict[str, GroupedConfig]:
-    """For products of groups: tiles of both kernels."""
+    """For products of groups: tiles of both kernels, and of one of them the rows of tiles side by side."""
     found = {}
-    for kernel, tile, warps, stages in (
-        ("gemm_sm80", (128, 128, 32), (2, 2), 4), ("gemm_sm80", (64, 128, 32), (2, 2), 4),
-        ("gemm_sm80", (32, 128, 32), (1, 4), 4), ("gemm_sm90", (128, 256, 64), (8, 1), 4),
-        ("gemm_sm90", (128, 192, 64), (8, 1), 4), ("gemm_sm90", (128, 128, 64), (8, 1), 4),
-        ("gemm_sm90", (128, 128, 64), (8, 1), 6), ("gemm_sm90", (64, 256, 64), (4, 1), 4),
+    for kernel, tile, warps, stages, panel in (
+        ("gemm_sm80", (128, 128, 32), (2, 2), 4, 8), ("gemm_sm80", (32, 128, 32), (1, 4), 4, 8),
+        ("gemm_sm90", (128, 256, 64), (8, 1), 4, 1), ("gemm_sm90", (128, 256, 64), (8, 1), 4, 4),
+        ("gemm_sm90", (128, 256, 64), (8, 1), 4, 8), ("gemm_sm90", (128, 256, 64), (8, 1), 4, 16),
+        ("gemm_sm90", (128, 192, 64), (8, 1), 4, 8), ("gemm_sm90", (128, 128, 64), (8, 1), 6, 8),
+        ("gemm_sm90", (64, 256, 64), (4, 1), 4, 8),
     ):  # fmt: skip
         with suppress(gr.GrapheneError):
-            found[f"{kernel} {'x'.join(map(str, tile))}, {stages} stages"] = GroupedConfig(
-                tile=tile, warps=warps, stages=stages, kernel=kernel
+            found[f"{kernel} {'x'.join(map(str, tile))}, {stages} stages, panels of {panel}"] = GroupedConfig(
+                tile=tile, warps=warps, stages=stages, kernel=kernel, panel=panel
             )
     return found
 

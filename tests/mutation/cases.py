@@ -297,7 +297,7 @@ def _() -> Case:
 
 @case("grouped_kernel, for Hopper")
 def _() -> Case:
-    c = GroupedConfig(b_as_nk=True, tile=(64, 16, 64), warps=(4, 1), stages=2, kernel="gemm_sm90")
+    c = GroupedConfig(b_as_nk=True, tile=(64, 16, 64), warps=(4, 1), stages=2, kernel="gemm_sm90", panel=2)
     a, b, ends = normal(0, 150, 72), normal(1, 3, 72, 24).swapaxes(1, 2).copy().swapaxes(1, 2), [70, 70, 137]
     return Case(grouped_kernel(c), [lambda: [a, b, np.array(ends, np.int32), np.zeros((150, 24), np.float16)]])
 

@@ -12,7 +12,6 @@ torch: Any = pytest.importorskip("torch", reason="pip install torch brings it")
 import graphene as gr  # noqa: E402
 from graphene import ops  # noqa: E402
 from graphene.kernels.gemm.grouped import GroupedConfig, grouped_kernel  # noqa: E402
-from graphene.select import group_tiles  # noqa: E402
 from graphene.select.device import of_arch  # noqa: E402
 from graphene.select.group_tiles import select_grouped  # noqa: E402
 
@@ -111,14 +110,17 @@ def test_offsets_that_leave_the_rows_or_decrease(offsets: tuple[int, ...], large
     ]
 
 
-def test_wgmma_is_chosen_where_it_fits_once_it_has_been_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("rows", "columns", "groups", "tile"),
+    [(65536, 2048, 64, (128, 256, 64)), (1024, 1536, 128, (64, 256, 64)), (100, 40, 3, (64, 64, 64))],
+)
+def test_wgmma_is_chosen_where_it_fits(rows: int, columns: int, groups: int, tile: tuple[int, int, int]) -> None:
     hopper = of_arch("sm_90a")
-    assert select_grouped(65536, 2048, 64, device=hopper).kernel == "gemm_sm80"
-    monkeypatch.setattr(group_tiles, "WGMMA", True)
-    assert select_grouped(65536, 2048, 64, device=hopper).kernel == "gemm_sm90"
+    config = select_grouped(rows, columns, groups, device=hopper)
+    assert (config.kernel, config.tile) == ("gemm_sm90", tile)
     for more in ({"along_k": True}, {"align": (8, 16, 16)}, {"device": of_arch("sm_80")}):
-        assert select_grouped(65536, 2048, 64, **({"device": hopper} | more)).kernel == "gemm_sm80"
-    assert select_grouped(65536, 2048, 511, device=hopper).kernel == "gemm_sm80"
+        assert select_grouped(rows, columns, groups, **({"device": hopper} | more)).kernel == "gemm_sm80"
+    assert select_grouped(rows, columns, 511, device=hopper).kernel == "gemm_sm80"
 
 
 @pytest.mark.gpu

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import graphene as gr
-from graphene.kernels.arguments import MOST_BLOCKS_YZ, choice, element, flags
+from graphene.kernels.arguments import MOST_BLOCKS_YZ, choice, element, flags, size
 from graphene.kernels.gemm.frame import MOST_IN_BOXES, BlockWork, Declared, Product
 from graphene.kernels.gemm.operand import matrix
 from graphene.kernels.gemm.problem import GemmProblem, GemmTile
@@ -37,7 +37,8 @@ class GroupedConfig:
 
     `along_k`: groups are parts of k, and each has a result; else groups are rows, and each has a matrix B. `b_as_nk`:
     B lies along k, for groups of rows. `align`: bytes that divide the addresses of lines of A, B and C, and their
-    lengths. `tile`, `warps`, `stages`: as `kernel` has them, gemm_sm80 or for groups of rows gemm_sm90. Raises
+    lengths. `tile`, `warps`, `stages`: as `kernel` has them, gemm_sm80 or for groups of rows gemm_sm90. `panel`: of
+    gemm_sm90 the rows of tiles of a group that are computed side by side, so that they share B in the L2 cache. Raises
     VerifyError KERNEL_ARGUMENT.
     """
 
@@ -49,8 +50,10 @@ class GroupedConfig:
     warps: tuple[int, int] = (2, 2)
     stages: int = 4
     kernel: str = "gemm_sm80"
+    panel: int = 8
 
     def __post_init__(self) -> None:
+        size("GroupedConfig", "panel", self.panel, most=64)
         element("GroupedConfig", "dtype", self.dtype, ("fp16", "bf16"))
         flags("GroupedConfig", "along_k, b_as_nk", (self.along_k, self.b_as_nk), 2)
         choice("GroupedConfig", "kernel", self.kernel, KERNELS[: 1 if self.along_k else 2])
@@ -59,7 +62,7 @@ class GroupedConfig:
     def _product(self) -> GroupedProduct:
         order = "NT" if self.along_k else "TN" if self.b_as_nk else "TT"
         problem = GemmProblem(0, 0, 0, None, str(self.dtype), order, self.align)
-        tile = GemmTile(self.tile, self.warps, self.stages, kernel=self.kernel)
+        tile = GemmTile(self.tile, self.warps, self.stages, group=self.panel, kernel=self.kernel)
         return GroupedProduct(problem, tile, along_k=self.along_k)
 
 
@@ -309,9 +312,21 @@ class GroupTiles(Grid):
             e[...] = gr.where(up_to <= number, e + step, e)
             step //= 2
         group = gr.index(e, 0, MOST_GROUPS - 2)
-        before = gr.min(group, 1) * gr.index(self.ends[gr.max(group - 1, 0)], 0, MOST)
         begin, end = (gr.index(self.begins[group + i], 0, MOST) for i in (0, 1))
-        first = begin + gr.max(number - before, 0) * self.BM
+        # As in a product of one matrix, some rows of tiles side by side share A and B in the L2 cache. In registers it
+        # is computed once, and not at each use.
+        panel = self.h.product.tile.group
+        before = gr.load(self.ends[gr.max(group - 1, 0)], gr.u32)
+        before[...] = gr.where(e == 0, 0, before)
+        across = gr.let("across", columns, gr.u32)
+        local = gr.let("local", tile, gr.u32)
+        local -= before * across
+        above = gr.let("above", local // (across * panel) * panel)
+        local -= above * across
+        beside = gr.let("beside", gr.min(gr.load(self.ends[group], gr.u32) - before - above, panel))
+        column = gr.let("column", local // beside)
+        row = gr.let("row", above + local - column * beside)
+        first = begin + gr.index(row, 0, MOST_TILES) * self.BM
         behind = gr.max(0, gr.min(group - self.of.B.shape[0] + 1, 1))  # rows in no group
         place = GroupRows(group, first, gr.max(end - first, 0), gr.max(first, behind * self.of.M))
-        return 0, tile % columns, 0, place
+        return 0, gr.index(column, 0, MOST_TILES), 0, place
