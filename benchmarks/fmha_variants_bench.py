@@ -1,4 +1,4 @@
-"""Variants of attention's kernels for sm_90a beside the chosen ones: tiles, consumers, who copies, polynomials.
+"""Variants of attention's kernels for sm_90a beside the chosen ones: tiles, consumers, who copies.
 
     python -m benchmarks fmha_variants [--json out.json] [--only packed,padded,forward,gradient] [--seconds 120]
     python -m benchmarks fmha_variants --compile    # no GPU: registers and spills of every variant
@@ -63,78 +63,85 @@ def small_blocks(what: Attention) -> Variants:
     """A block for each tile: with a warp that copies, and without one."""
     made = {}
     for consumers, keys, stages in (
+        (1, 48, 2),
         (1, 64, 2),
-        (1, 64, 3),
+        (1, 80, 2),
         (1, 96, 2),
         (1, 128, 2),
-        (2, 64, 2),
         (2, 64, 3),
-        (2, 128, 2),
     ):
         one = ForwardSm90(what, keys, consumers, stages, queries=1, apart=False, persistent=False)
-        made[f"block {consumers}x{keys} stages {stages}"] = one
+        if (consumers, keys) == (1, 64):
+            made[f"block {consumers}x{keys} stages {stages}"] = one
         made[f"block {consumers}x{keys} stages {stages}, own copies"] = replace(one, copier=False)
-    made["block 1x64 stages 2, own copies, cubic 1"] = replace(made["block 1x64 stages 2, own copies"], cubic=1)
     return made
 
 
-def persistent(what: Attention, polynomials: tuple[int, ...] = (0, 1, 2, 3)) -> Variants:
-    """Two and three consumers, narrow tiles, uneven ones, part of the exponentials as polynomials."""
-    made: Variants = {}
-    for cubic in polynomials:
-        two = ForwardSm90(what, 128, 2, 3 if what.D <= HEAD else 2, cubic=cubic)
-        made[f"two, cubic {cubic}"] = two
-        if what.D <= HEAD:
-            three = made[f"three, cubic {cubic}"] = replace(two, consumers=3)
-            if not three.differ:
-                made[f"uneven, cubic {cubic}"] = replace(three, uneven=True)
-    if what.D <= HEAD:
-        made |= {"two, 64 keys": ForwardSm90(what, 64, 2, 4), "three, 64 keys": ForwardSm90(what, 64, 3, 4)}
-        made["two, 64 keys, queries 3"] = ForwardSm90(what, 64, 2, 4, queries=3)
-        made["two, no turns"] = ForwardSm90(what, 128, 2, 3, turns=False)
+def shared_multiprocessors(what: Attention) -> Variants:
+    """Small persistent blocks, as many of a multiprocessor as have registers."""
+    made = {}
+    for keys, stages, queries, blocks in ((64, 2, 1, 3), (64, 2, 2, 3), (80, 2, 1, 3), (48, 2, 1, 4), (128, 2, 1, 2)):
+        one = ForwardSm90(what, keys, 1, stages, queries, apart=False, blocks=blocks)
+        made[f"{blocks} persistent 1x{keys}, queries {queries}"] = one
+    return made
+
+
+def persistent(what: Attention) -> Variants:
+    """Two and three consumers, uneven tiles, other stages and widths."""
+    if what.D > HEAD:
+        return {"two": ForwardSm90(what, 128, 2, 2)}
+    two = ForwardSm90(what, 128, 2, 3)
+    made: Variants = {
+        "two": two,
+        "three": (three := replace(two, consumers=3)),
+        "two, no turns": replace(two, turns=False),
+    }
+    made["two, one place of queries"] = replace(two, queries=1)
+    if not three.differ:
+        uneven = made["uneven"] = replace(three, uneven=True)
+        made["uneven, 2 stages"] = replace(uneven, stages=2)
+        made["uneven, 112 keys"] = replace(uneven, BN=112)
+        made["uneven, one place of queries"] = replace(uneven, queries=1)
     return made
 
 
 def of_packed() -> Variants:
     what = Attention(HEAD, varlen=True, alike=True)
-    pairs = {f"persistent 2x{n}": ForwardSm90(what, n, 2, 3) for n in (64, 128)}
-    return {**small_blocks(what), **pairs, "mma.sync": ForwardConfig(what, 64, 64, 4, q_in_registers=False)}
+    return {**small_blocks(what), "mma.sync": ForwardConfig(what, 64, 64, 4, q_in_registers=False)}
 
 
 def of_padded() -> Variants:
     what = Attention(HEAD, mask=Extra(gr.u8, False, 2), alike=True)
-    made = {n: c for n, c in small_blocks(what).items() if "cubic" not in n}
-    made |= {f"persistent {c}x{n}": ForwardSm90(what, n, c, 3) for c, n in ((1, 64), (2, 64), (3, 64), (2, 128))}
-    return {**made, "mma.sync": ForwardConfig(what, 128, 64, 4, listed=True)}
+    made = small_blocks(what)
+    made |= {f"persistent {c}x{n}": ForwardSm90(what, n, c, 3) for c, n in ((2, 64), (3, 64), (3, 96), (2, 128))}
+    return {**made, **shared_multiprocessors(what), "mma.sync": ForwardConfig(what, 128, 64, 4, listed=True)}
 
 
-def of_keys() -> Variants:
-    first = KeysSm90(Attention(HEAD, alike=True), 1, 4, held=2)
-    fewer = {f"keys, {n} held": replace(first, held=n) for n in (0, 1)}
+def of_keys(causal: bool) -> Variants:
+    first = KeysSm90(Attention(HEAD, right=causal, alike=True), 1, 4, held=2)
+    two = replace(first, keys=2)
     return {
-        "keys": first, "keys, 3 stages": replace(first, stages=3), "keys, 2 tiles": replace(first, keys=2),
-        "keys, turns": replace(first, turns=True), **fewer, "keys, dS through shared": replace(first, direct=False),
-        "keys, dS through shared, turns": replace(first, direct=False, turns=True),
+        "keys": first, "keys, turns": replace(first, turns=True), "keys, 2 tiles": two,
+        "keys, 2 tiles, turns": replace(two, turns=True), "keys, 2 tiles, 3 stages": replace(two, stages=3),
+        "keys, 2 tiles, 3 stages, turns": replace(two, stages=3, turns=True),
     }  # fmt: skip
 
 
-def of_products() -> Variants:
-    first = ProductSm90(Attention(HEAD, alike=True), 4, 4, persistent=False)
-    ways = ((4, 4), (4, 3), (3, 4), (2, 4), (2, 6))
-    made = {f"product {c}, {s} stages": replace(first, consumers=c, stages=s) for c, s in ways}
-    return {**made, "product 4, persistent": replace(first, persistent=True)}
+def of_products(causal: bool) -> Variants:
+    first = ProductSm90(Attention(HEAD, right=causal, alike=True), 4, 4, persistent=False)
+    made = {f"product {c}, {s} stages": replace(first, consumers=c, stages=s) for c, s in ((4, 4), (2, 4))}
+    return made | {f"{n}, persistent": replace(c, persistent=True) for n, c in made.items()}
 
 
 FORWARD = (
     (Sizes(32, 384), False), (Sizes(2, 4096), False), (Sizes(8, 1024), True), (Sizes(64, 128, 12), False),
-    (Sizes(2, 4096), True), (Sizes(2, 4096, d=128), False), (Sizes(128, 512, 12), False),
-    (Sizes(2, 4096, d=128), True),
+    (Sizes(2, 4096), True), (Sizes(128, 512, 12), False), (Sizes(4, 256), False), (Sizes(4, 512), True),
 )  # fmt: skip
 
 
 def of_forward(sizes: Sizes, causal: bool) -> Variants:
     what = Attention(sizes.d, right=causal, alike=True)
-    return {**persistent(what), **(small_blocks(what) if sizes.d <= HEAD and sizes.s <= 1024 else {})}
+    return {**persistent(what), **(small_blocks(what) | shared_multiprocessors(what) if sizes.d <= HEAD else {})}
 
 
 class Built:
@@ -305,17 +312,17 @@ def forward(built: Built, device: str, repeats: int, small: bool, index: int) ->
     yield from case.rows(4 * sizes.b * sizes.h * sizes.s**2 * sizes.d / (2 if causal else 1))
 
 
-def gradient(built: Built, device: str, repeats: int, small: bool) -> Iterator[dict[str, Any]]:
+def gradient(built: Built, device: str, repeats: int, small: bool, causal: bool = False) -> Iterator[dict[str, Any]]:
     """The kernels of the gradient one by one, and all of it."""
     sizes = Sizes(1, 128, 1) if small else Sizes(2, 4096)
     g, *given = tensors(sizes, device, 4)
     inputs = [t.requires_grad_() for t in given]
-    ours, theirs = ops.attention(*inputs), cudnn(*inputs)
+    ours, theirs = ops.attention(*inputs, causal=causal), cudnn(*inputs, is_causal=causal)
     grads = [functools.partial(torch.autograd.grad, y, inputs, dy, retain_graph=True)
              for y, dy in ((ours, g), (theirs, g.transpose(1, 2)))]  # fmt: skip
     want = grads[1]()
     q, k, v = (t.detach() for t in inputs)
-    out, lse = ops.attention(q, k, v, return_lse=True)
+    out, lse = ops.attention(q, k, v, causal=causal, return_lse=True)
     delta = (out.float() * g.float()).sum(-1).transpose(1, 2).contiguous()
     tiles = -(-sizes.s // 64)
     rows = torch.zeros(sizes.b, sizes.h, tiles, 128, device=device)
@@ -325,20 +332,20 @@ def gradient(built: Built, device: str, repeats: int, small: bool) -> Iterator[d
     def error(*pairs: tuple[Any, Any]) -> float:
         return max(float((x.double() - y.double()).norm() / y.double().norm()) for x, y in pairs)
 
-    case = Case("gradient", str(sizes), built, device, repeats)
-    what, scale = Attention(HEAD), HEAD**-0.5
+    title = f"{sizes}{' causal' if causal else ''}"
+    case = Case("gradient", title, built, device, repeats)
+    what, scale, right = Attention(HEAD), HEAD**-0.5, [0] if causal else []
     case.add("rows", functools.partial(built.kernel(what), delta, lse, rows), None, what)
-    for name, config in of_keys().items():
-        run = functools.partial(built.kernel(config), g, rows, q, k, v, saved, dk, dv, scale * LOG2E, scale, 0)
+    for name, config in of_keys(causal).items():
+        run = functools.partial(built.kernel(config), g, rows, q, k, v, saved, dk, dv, scale * LOG2E, scale, *right, 0)
         case.add(name, run, lambda: error((dk, want[1]), (dv, want[2])), config)
-    for name, config in of_products().items():
-        case.add(
-            name, functools.partial(built.kernel(config), k, saved, dq, scale, 0), lambda: error((dq, want[0])), config
-        )
+    for name, config in of_products(causal).items():
+        run = functools.partial(built.kernel(config), k, saved, dq, scale, *right, 0)
+        case.add(name, run, lambda: error((dq, want[0])), config)
     yield from case.rows()
     if device != "cpu":  # autograd runs eagerly
         times = measure({"ops.attention": grads[0], "cuDNN": grads[1]}, repeats)
-        yield from ({"table": "gradient", "case": f"{sizes} all", "peer": n, "us": t} for n, t in times.items())
+        yield from ({"table": "gradient", "case": f"{title} all", "peer": n, "us": t} for n, t in times.items())
 
 
 def configs(table: str) -> list[Any]:
@@ -349,7 +356,8 @@ def configs(table: str) -> list[Any]:
         made = list(of_padded().values())
         return [*made, *dict.fromkeys((c.what, c.BM, c.BN) for c in made)]
     if table == "gradient":
-        return [Attention(HEAD), *of_keys().values(), *of_products().values()]
+        made = [c for causal in (False, True) for c in (*of_keys(causal).values(), *of_products(causal).values())]
+        return [Attention(HEAD), *made]
     return [c for at in FORWARD for c in of_forward(*at).values()]
 
 
@@ -363,6 +371,8 @@ def problems(names: set[str]) -> Iterator[tuple[str, Callable[..., Iterator[dict
             yield from ((f"forward {i}", functools.partial(forward, index=i)) for i in range(len(FORWARD)))
         elif name in names:
             yield name, {"packed": packed, "padded": padded, "gradient": gradient}[name]
+            if name == "gradient":
+                yield "gradient, causal", functools.partial(gradient, causal=True)
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ from graphene.kernels.attention.decode import DecodeConfig
 from graphene.kernels.attention.forward import ForwardConfig
 from graphene.kernels.attention.key_tiles import CAPACITY
 from graphene.kernels.attention.keys_sm90 import KeysSm90
-from graphene.kernels.attention.problem import Attention
+from graphene.kernels.attention.problem import MOST, Attention
 from graphene.kernels.attention.product import ProductConfig
 from graphene.kernels.attention.product_sm90 import ProductSm90
 from graphene.kernels.attention.sm90 import ForwardSm90
@@ -85,10 +85,11 @@ def select_forward_sm90(
     if what.varlen and depth > 128 and training:  # there are no registers for two blocks
         return None
     if what.varlen or what.bias is not None:  # small blocks even out their work, and hide each other's waits
-        if batch * heads * -(-sq // 64) > MOST_TILES:
+        tiles = MOST // 64 + batch if what.varlen else batch * -(-sq // 64)
+        if heads * tiles > MOST_TILES:
             return None
         BN = ONE_TILE if depth <= 128 else ONE_TILE // 2
-        one = ForwardSm90(what, BN, 1, 2, queries=1, apart=False, persistent=False)
+        one = ForwardSm90(what, BN, 1, 2, queries=1, apart=False, persistent=False, copier=False)
         return replace(one, lse=lse, training=training)
     if what.mask is not None and depth <= 64 and sk < LONG_MASKS:
         three = ForwardSm90(what, 64, 3, 3, lse=lse)

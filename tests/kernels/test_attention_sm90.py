@@ -11,7 +11,6 @@ import pytest
 import graphene as gr
 from graphene.errors import VerifyError
 from graphene.kernels.attention import reference
-from graphene.kernels.attention.online_softmax import CUBIC_ERROR, exp2_cubic
 from graphene.kernels.attention.problem import Attention, Extra
 from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
 from graphene.select.attention import select_forward_sm90
@@ -49,14 +48,12 @@ CONFIGS = {
     "a masked block without a warp that copies": replace(
         ONE, what=Attention(16, mask=Extra(rows=False)), copier=False, stages=3, lse=True
     ),
+    "blocks that share a multiprocessor": replace(SMALL, what=CAUSAL, blocks=3, lse=True),
     "uneven tiles": replace(SMALL, consumers=3, queries=2, uneven=True, lse=True),
     "uneven tiles, bias": replace(
         SMALL, what=Attention(16, bias=Extra(gr.fp16)), consumers=2, apart=False, uneven=True, turns=False
     ),
     "bias": replace(SMALL, what=replace(CAUSAL, bias=Extra(gr.fp32)), consumers=2, queries=2, lse=True, training=True),
-    "a part of the exponentials as polynomials": replace(
-        SMALL, what=CAUSAL, BN=32, consumers=2, queries=2, lse=True, cubic=1
-    ),
     "bias, mask, a function of scores": replace(
         ONE, what=Attention(16, mask=Extra(rows=False), bias=Extra(gr.fp16), score=decayed)
     ),
@@ -124,7 +121,6 @@ def test_packed_sequences(what: Attention, ends: tuple[list[int], list[int]]) ->
         want = reference.forward(what, True, **wide, **numbers)
     got = {n: np.full(x.shape, np.nan, np.float16 if n == "O" else np.float32) for n, x in want.items()}
     for c in (
-        ForwardSm90(what, 32, 2, lse=True),
         replace(ONE, what=what, BN=32, consumers=2, lse=True),
         replace(ONE, what=what, BN=32, lse=True, copier=False),
     ):
@@ -144,23 +140,6 @@ def test_its_promise_is_held(name: str) -> None:
     assert attention_forward_sm90(CONFIGS[name]).check().ok
 
 
-def test_a_polynomial_in_place_of_the_unit_for_functions() -> None:
-    """Within its promise from where results are normal numbers, zero from there on, and a NaN stays one."""
-    with gr.Kernel("exp2_cubic") as kernel:
-        x, y = gr.input("x", [4096], gr.fp32), gr.output("y", [4096], gr.fp32)
-        (b,), (t,) = gr.blocks(16).indices(), gr.threads(256).indices()
-        y[b * 256 + t] = exp2_cubic(gr.load(x[b * 256 + t]))
-    special = [-np.inf, np.nan, -1e30, -1000.0, -127.5, 126.9]
-    given = np.concatenate([np.linspace(-130, 8, 4090), special]).astype(np.float32)
-    made = np.zeros_like(given)
-    kernel(given, made)
-    with np.errstate(invalid="ignore"):
-        normal = given > -126
-    assert np.abs(made[normal] / np.exp2(given[normal].astype(np.float64)) - 1).max() < CUBIC_ERROR
-    assert np.isnan(made[-5])
-    assert (made[given < -127] == 0).all()
-
-
 def test_refusals() -> None:
     with pytest.raises(VerifyError, match="no kernel of this problem"):
         ForwardSm90(Attention(64, bias=Extra(gr.fp16), varlen=True))
@@ -175,10 +154,10 @@ def test_refusals() -> None:
         ForwardSm90(Attention(64), 256, 3, queries=1)
     with pytest.raises(VerifyError, match="do not fit into shared memory"):
         ForwardSm90(Attention(256))
-    with pytest.raises(VerifyError, match="takes no rough exponentials"):
-        ForwardSm90(Attention(64), lse=True, training=True, cubic=1)
-    with pytest.raises(VerifyError, match="cubic does not fit"):
-        ForwardSm90(Attention(64), cubic=9)
+    with pytest.raises(VerifyError, match="has a block of its own"):
+        ForwardSm90(Attention(64, varlen=True))
+    with pytest.raises(VerifyError, match="do not share a multiprocessor"):
+        ForwardSm90(Attention(64), blocks=2)
     with pytest.raises(VerifyError, match="training does not fit"):
         ForwardSm90(Attention(64), training=True)
     with pytest.raises(VerifyError, match="need a producer"):
@@ -190,12 +169,12 @@ def test_refusals() -> None:
     [
         ForwardSm90(Attention(64, right=True), 96, 3, 4),
         ForwardSm90(Attention(128, right=True, softcap=True), 128, 2, lse=True),
-        ForwardSm90(Attention(64, right=True, varlen=True), 128, 2, 3),
-        ForwardSm90(Attention(128), 128, 2, cubic=2),
+        ForwardSm90(Attention(64, mask=Extra(rows=False)), 64, 3, 3),
+        ForwardSm90(Attention(64, right=True), 64, 1, 2, 1, False, blocks=3),
         ForwardSm90(Attention(64, varlen=True), 64, 1, 2, 1, False, persistent=False, copier=False),
         ForwardSm90(Attention(64, varlen=True), 64, 2, 3, 1, False, persistent=False, copier=False),
     ],
-    ids=["three consumers", "two consumers", "packed", "polynomials", "no copier", "two without a copier"],
+    ids=["three consumers", "two consumers", "mask of keys", "blocks that share", "no copier", "two without a copier"],
 )
 def test_it_compiles_without_spills(c: ForwardSm90) -> None:
     done = attention_forward_sm90(c).compile("sm_90a")  # serialised products are an error

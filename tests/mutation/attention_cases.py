@@ -365,13 +365,11 @@ def _() -> Case:
     return Case(attention_forward_sm90(config), [functools.partial(call, *c) for c in ((70, 90, 20), (40, 90, 0))])
 
 
-@case("attention_forward_sm90, polynomials")
+@case("attention_forward_sm90, blocks that share a multiprocessor")
 def _() -> Case:
-    """Half of the columns; a maximum that grows by much, so that some weights are zero."""
-    kernel = attention_forward_sm90(ForwardSm90(Attention(16), 32, 1, 2, queries=1, lse=True, cubic=1))
+    kernel = attention_forward_sm90(ForwardSm90(Attention(16), 16, 1, 2, queries=1, apart=False, lse=True, blocks=2))
     q, k, v = (normal(i, 1, s, 2, 16) for i, s in enumerate((70, 75, 75)))
-    made = [np.full_like(q, np.nan), np.full((1, 2, 70), np.nan, np.float32)]
-    return Case(kernel, [lambda x=x: [q, k, v, *made, x] for x in (0.3, 60.0)])
+    return Case(kernel, [lambda: [q, k, v, np.full_like(q, np.nan), np.full((1, 2, 70), np.nan, np.float32), 0.3]])
 
 
 @case("attention_forward_sm90, capped")
@@ -385,7 +383,7 @@ def _() -> Case:
 @case("attention_forward_sm90, packed")
 def _() -> Case:
     what = Attention(16, right=True, varlen=True)
-    kernel = attention_forward_sm90(ForwardSm90(what, 16, 2, 2, lse=True))
+    kernel = attention_forward_sm90(ForwardSm90(what, 16, 2, 2, 1, False, lse=True, persistent=False))
 
     def call() -> list[Any]:
         q, k, v = (normal(i, s, 2, 16) for i, s in enumerate((190, 80, 80)))

@@ -17,8 +17,9 @@ CAPACITY = 4096  # the most tiles of keys
 def attention_tiles_kernel(what: Attention, BM: int, BN: int) -> gr.Kernel:
     """T[b, h, m] = whole, seen, tiles...: of the BM queries m the tiles of BN keys that some of them see.
 
-    The first `whole` tiles are those that all queries see whole; with the others there are `seen` tiles. Arguments: M,
-    the mask of ``attention_forward_kernel``, but with batch and heads of its own; T (batch, heads, tiles of queries,
+    The first `whole` tiles are those that all queries see whole; with the others there are `seen` tiles. Where there
+    are none, the list names the first tile, so that a kernel may read its first entry without a look. Arguments: M, the
+    mask of ``attention_forward_kernel``, but with batch and heads of its own; T (batch, heads, tiles of queries,
     tiles of keys + 2); left, right. A warp works on one tile at a time.
     """
     e, warps = what.mask or Extra(), 16
@@ -76,6 +77,8 @@ def attention_tiles_kernel(what: Attention, BM: int, BN: int) -> gr.Kernel:
                     gr.move(flags[n], flag)
             gr.barrier()
             with gr.if_((w == 0) * (lane == 0)):
+                flag[:] = 0
+                gr.move(T[b, h, m, 2], flag)
                 count = gr.scalar("count", 0)
                 for wanted in (2, 1):
                     for n in gr.loop(f"n{wanted}", tiles):

@@ -12,28 +12,7 @@ if TYPE_CHECKING:
 
     from graphene.kernels.attention.problem import Scores
 
-__all__ = ["CUBIC_ERROR", "PIECE", "OnlineSoftmax", "exp2_cubic"]
-
-PIECE = 16  # columns whose exponentials are computed in one way
-# The polynomial of the least relative error for 2^f with f from -1/2 to 1/2, and that error with its rounding.
-CUBIC = (0.9999280571937561, 0.6932609677314758, 0.2426111251115799, 0.0551716685295105)
-CUBIC_ERROR = 8e-5
-LOWEST = -127  # the exponent whose bits are those of zero
-WHOLE = 1.5 * 2**23 - LOWEST  # added to a number, it leaves the nearest integer in the last bits, 0 for the lowest
-
-
-def exp2_cubic(x: Any) -> Any:
-    """2 to the x by multiply-adds, within a relative ``CUBIC_ERROR``, for fp32 registers up to 127; 0 from -127 on.
-
-    x is an integer i and a rest f from -1/2 to 1/2. The integer in the last bits of a sum, moved to those of the
-    exponent, is 2^i. A comparison keeps a NaN, where `max` would lose it.
-    """
-    x = gr.where(x < LOWEST, LOWEST, x)
-    t = x + WHOLE
-    f = x - (t - WHOLE)
-    power = gr.bitcast(gr.bitcast(t, gr.u32) << 23, gr.fp32)
-    c0, c1, c2, c3 = CUBIC
-    return gr.fma(gr.fma(gr.fma(f, c3, c2), f, c1), f, c0) * power
+__all__ = ["OnlineSoftmax"]
 
 
 class OnlineSoftmax:
@@ -41,11 +20,10 @@ class OnlineSoftmax:
     it, and `alpha`, by which sums for the maximum before shrink.
 
     `lazy`: sums shrink only where a maximum has grown by more than 2^8. `training`: also the very maximum, `best`.
-    `cubic`: how many pieces of a row have exponentials by ``exp2_cubic``.
     """
 
-    def __init__(self, scores: Scores, S: gr.Tensor, lazy: bool, training: bool, cubic: int = 0) -> None:
-        self.scores, self.lazy, self.cubic = scores, lazy, cubic
+    def __init__(self, scores: Scores, S: gr.Tensor, lazy: bool, training: bool) -> None:
+        self.scores, self.lazy = scores, lazy
         self.m, self.m_old, self.alpha, self.mb, self.top, self.rise = (
             S.reduced(1, n) for n in ("m", "m_old", "alpha", "mb", "top", "rise")
         )
@@ -89,7 +67,7 @@ class OnlineSoftmax:
             self.m_old[:] = m
             m[:] = gr.max(m, top)
             self.shift(S, first, shrink)
-        self.exponentials(S)
+        S[:] = gr.exp2(self.less(S), ftz=True)
         gr.reduce("add", self.l, S, axis=1, accumulate=True)  # own values only: l keeps the lanes apart
 
     def shift(self, S: gr.Tensor, first: bool, shrink: Callable[[], None] | None = None) -> None:
@@ -120,18 +98,6 @@ class OnlineSoftmax:
         if not self.scores.a.prescaled:
             with gr.if_(gr.index(far, 0, 1) > 0):
                 S[:] = S - shift
-
-    def exponentials(self, S: gr.Tensor) -> None:
-        """S = exp2(S - m). Pieces by multiply-adds stand evenly between the others, so that both units have work."""
-        if self.cubic == 0:
-            S[:] = gr.exp2(self.less(S), ftz=True)
-            return
-        pieces = S.shape[1] // PIECE
-        for j in range(pieces):
-            part = S.tile([None, PIECE])[0, j]
-            of_cubic = (j + 1) * self.cubic // pieces > j * self.cubic // pieces
-            x = self.less(part)
-            part[:] = exp2_cubic(x) if of_cubic else gr.exp2(x, ftz=True)
 
     def less(self, x: Any) -> Any:
         """Scores relative to the maximum."""

@@ -84,25 +84,21 @@ def scores(a: Attention, q: Any, k: Any, i: int, given: dict[str, Any]) -> tuple
     return np.where(seen, s, -np.inf), seen, slope
 
 
-def normalized(x: Any, axis: int, relative: float = 0.0) -> tuple[Any, Any, Any]:
-    """Exponentials of scores relative to the largest, their sum, and log2 of the sum without that shift.
-
-    `relative`: the error of a kernel's exponentials.
-    """
+def normalized(x: Any, axis: int) -> tuple[Any, Any, Any]:
+    """Exponentials of scores relative to the largest, their sum, and log2 of the sum without that shift."""
     import numpy as np
 
     top = np.max(getattr(x, "values", x), axis=axis, keepdims=True, initial=-np.inf)
     top = np.where(np.isinf(top), 0, top)
-    p = gr.approximately(np.exp2, relative=relative)(x - top) if relative else np.exp2(x - top)
+    p = np.exp2(x - top)
     total = p.sum(axis, keepdims=True)
     return p, np.where(total == 0, 1, total), (np.log2(total) + top).squeeze(axis)
 
 
-def forward(a: Attention, lse: bool, training: bool = False, relative: float = 0.0, **given: Any) -> dict[str, Any]:
+def forward(a: Attention, lse: bool, training: bool = False, **given: Any) -> dict[str, Any]:
     """O and, with `lse`, LSE; zeros and -inf for a query that sees no key.
 
     `training`: also O before its rounding and, with a bias, what the LSE's rounding cut off, which is 0 here.
-    `relative`: the error of a kernel's exponentials.
     """
     import numpy as np
 
@@ -111,7 +107,7 @@ def forward(a: Attention, lse: bool, training: bool = False, relative: float = 0
     rest = np.zeros_like(LSE)
     for i, (q, k, rows) in enumerate(places(Q, given.get("starts_q"), given.get("starts_k"))):
         keys, values = (t[k] if "table" not in given else in_pages(t, i, given) for t in (K, V))
-        p, total, log2_sum = normalized(scores(a, Q[q], keys, i, given)[0], 2, relative)
+        p, total, log2_sum = normalized(scores(a, Q[q], keys, i, given)[0], 2)
         LSE[rows] = log2_sum * math.log(2)
         none = np.isinf(log2_sum)
         rest[rows] = np.where(none, 0, log2_sum) - np.where(none, 0, LSE[rows]) * LOG2E
@@ -229,7 +225,9 @@ def keys_gradient(a: Attention, passed: str | None, **given: Any) -> dict[str, A
 
 
 def tiles(a: Attention, BM: int, BN: int, M: Any, T: Any, left: Any = None, right: Any = None) -> Any:
-    """For each BM queries the tiles of BN keys that all of them see whole, then those that some see in part."""
+    """For each BM queries the tiles of BN keys that all of them see whole, then those that some see in part; the first
+    tile, where they see none.
+    """
     import numpy as np
 
     made, (sq, sk) = T.copy(), M.shape[2:]
@@ -238,5 +236,6 @@ def tiles(a: Attention, BM: int, BN: int, M: Any, T: Any, left: Any = None, righ
         parts = [allowed[b, head, m * BM : (m + 1) * BM, n : n + BN] for n in range(0, sk, BN)]
         whole = [n for n, t in enumerate(parts) if t.all() and t.shape[1] == BN]
         some = [n for n, t in enumerate(parts) if t.any() and n not in whole]
-        made[b, head, m, : 2 + len(whole) + len(some)] = [len(whole), len(whole) + len(some), *whole, *some]
+        named = [*whole, *some] or [0]
+        made[b, head, m, : 2 + len(named)] = [len(whole), len(whole) + len(some), *named]
     return made

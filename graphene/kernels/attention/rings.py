@@ -19,7 +19,7 @@ __all__ = [
     "Notes",
     "Order",
     "OwnCopies",
-    "Shares",
+    "PackedTiles",
     "TileRing",
     "UnevenOrder",
     "heads_together",
@@ -27,6 +27,7 @@ __all__ = [
     "staged",
 ]  # fmt: skip
 
+LANES = 32
 LEAST_HEADS = 32  # that are mixed: four blocks or more work on a head at once
 L2_ELEMS = 1 << 24  # elements of keys and values that blocks which run together read: 32 MiB
 
@@ -110,15 +111,14 @@ class TileRing:
 class OwnCopies:
     """The copies of keys and values of a block without a producer. A thread of the first consumer starts them.
 
-    `rings`: those of keys and of values. `sources`: their tiles. `steps`: the number behind the last tile, and how many
-    there are, which come from the last to the first. `number(name, n)`: the tile that has a place in the order of work.
+    `rings`: those of keys and of values. `sources`: their tiles. `count`: how many of them there are. `number(i)`: the
+    tile of step i, counted from 0.
     """
 
     def __init__(
-        self, rings: tuple[TileRing, TileRing], sources: list[Any], steps: tuple[Any, Any], number: Callable[..., Any]
+        self, rings: tuple[TileRing, TileRing], sources: list[Any], count: Any, number: Callable[..., Any]
     ) -> None:
-        self.rings, self.sources, self.number = rings, sources, number
-        self.hi, self.count = steps
+        self.rings, self.sources, self.count, self.number = rings, sources, count, number
 
     def begin(self, q: TileRing, queries: gr.Tensor, first: Any) -> None:
         """Starts those of the queries and of as many tiles as there are places, and waits for the queries."""
@@ -127,31 +127,31 @@ class OwnCopies:
             q.fill(0, queries)
             for stage in range(self.rings[0].stages):
                 with gr.if_(self.count > stage):
-                    n = self.number(f"n{stage}", self.hi - 1 - stage)
+                    n = self.number(stage)
                     for ring, source in zip(self.rings, self.sources, strict=True):
                         ring.fill(stage, source[n])
         q.wait()
 
-    def release(self, ring: TileRing, n: Any, beside: bool) -> None:
-        """Fills the place of tile n, which all of the consumer's products have read, and goes on to the next one.
+    def release(self, ring: TileRing, i: Any, beside: bool) -> None:
+        """Fills the place of step i's tile, which all products of the consumer have read, and goes on to the next.
 
         Several consumers wait for each other once a tile: for the places of both tiles, when the product of values is
         there. Beside it (`beside`), the place of keys is left alone.
         """
         keys, values = self.rings
-        due, several = [(ring, n)], ring.readers > 1
+        due, several = [(ring, i)], ring.readers > 1
         if several and beside:
             if ring is keys:
                 return
-            due.append((keys, n - 1))
+            due.append((keys, i + 1))
         if several:
             ring.together()
         with gr.if_(self.first), gr.only(ring.mine.elect()):
-            for each, tile in due:
-                later = tile - each.stages
-                with gr.if_(later >= self.hi - self.count):
+            for each, step in due:
+                later = step + each.stages
+                with gr.if_(later < self.count):
                     source = self.sources[each is values]
-                    each.fill(each.get.index, source[self.number("later", gr.max(later, 0))])
+                    each.fill(each.get.index, source[self.number(later)])
         for each, _ in due:
             each.get.advance()
 
@@ -162,18 +162,25 @@ class Order:
     Blocks take turns from the first to the last and back, so that with tiles in falling order of work each has its
     share. `rows`: of each head, `each` a tile. `heads`, `batch`: how many there are. `together`: how many heads have
     their tiles mixed, the last (longest) rows of all of them first; None is for rows of equal work, head after head.
-    `persistent`: else there is a block for each tile.
+    `persistent`: else there is a block for each tile. `blocks`: of a multiprocessor.
     """
 
     def __init__(
-        self, rows: Any, each: int, heads: Any, batch: Any, together: Any = None, persistent: bool = True
+        self,
+        rows: Any,
+        each: int,
+        heads: Any,
+        batch: Any,
+        together: Any = None,
+        persistent: bool = True,
+        blocks: int = 1,
     ) -> None:
         self.persistent = persistent
         self.most, row_tiles = MOST // each + 1, gr.ceil_div(rows, each)
         self.row_tiles, self.heads, self.batch, self.together = row_tiles, heads, batch, together
         self.all_heads = gr.min(prod([batch, heads], start=1), MOST_TILES // 2)
         self.tiles = gr.min(prod([batch, heads, row_tiles], start=1), MOST_TILES)
-        self.workers = gr.max(1, gr.min(gr.sm_count(), self.tiles))
+        self.workers = gr.max(1, gr.min(gr.sm_count() * blocks, self.tiles))
         self.each = prod([batch, heads, row_tiles], start=1)
 
     def blocks(self) -> Any:
@@ -266,50 +273,66 @@ class UnevenOrder(Order):
         return gr.min(most - (unit >= most * self.larger), self.units - unit)
 
 
-class Shares:
-    """The tiles of packed sequences, of which each block has a run that costs about as much as the others'.
+class PackedTiles:
+    """The tiles of `each` rows of packed sequences, a block for each tile and head; few blocks find themselves without.
 
-    A tile of rows costs the tiles of keys of its sequence, and one more. `lengths(b)`: the queries and keys of sequence
-    b, up to MOST. `sizes`: those of a tile. `most`: no block without a tile is launched beyond that many.
+    Before sequence b, which begins at row starts[b], come at most starts[b] // each + b tiles, since each sequence has
+    at most one that is not full. So its first tile has that number, and the blocks need not know the longest sequence.
+    `rows`: of all sequences, `heads`, `batch`: how many there are.
     """
 
-    def __init__(
-        self, lengths: Callable[[Any], tuple[Any, Any]], sizes: tuple[int, int], heads: Any, batch: Any, most: Any
-    ) -> None:
-        self.lengths, self.sizes, self.heads, self.batch = lengths, sizes, heads, batch
-        self.workers = gr.max(1, gr.min(gr.sm_count(), gr.min(most, MOST_TILES)))
+    def __init__(self, starts: gr.Tensor, rows: Any, each: int, heads: Any, batch: Any) -> None:
+        self.starts, self.each, self.heads, self.batch = starts, each, heads, batch
+        self.slots = rows // each + batch  # of a head
 
     def blocks(self) -> None:
-        """Declares them."""
-        (self.block,) = gr.blocks(self.workers).indices()
+        """Declares them: the heads of a tile side by side, whose rows lie side by side, too."""
+        (self.block,) = gr.blocks(self.slots * self.heads).indices()
 
-    def cost(self, b: Any) -> tuple[Any, Any, Any]:
-        """Tiles of rows of a head, tiles of all heads, and what one costs."""
-        queries, keys = self.lengths(b)
-        BM, BN = self.sizes
-        rows = gr.scalar("row_tiles", gr.ceil_div(queries, BM), max=MOST // BM + 1).value
-        cost = gr.scalar("cost", gr.ceil_div(keys, BN) + 1, min=1, max=MOST // BN + 2).value
-        return rows, gr.scalar("of_heads", gr.min(rows * self.heads, MOST_TILES), max=MOST_TILES).value, cost
+    def first(self, b: Any) -> Any:
+        """The number of the first tile of a sequence."""
+        return gr.index(self.starts[b], 0, 2**31 - 1) // self.each + b
 
-    def runs(self, name: str) -> Any:
-        """The sequences: the number, tiles of rows of a head, this block's first tile and the one behind its last."""
-        most = 2**62
-        total = gr.scalar(f"{name}_total", 0, max=most)
-        for b in gr.loop(f"{name}_counted", self.batch):
-            _, tiles, cost = self.cost(b)
-            total.set(gr.min(total.value + tiles * cost, most))
-        sums = gr.min(total.value, 2**46)
-        ends = [gr.scalar(f"{name}_{n}", x * sums // gr.max(self.workers, 1), max=most).value
-                for n, x in (("from", self.block), ("to", self.block + 1))]  # fmt: skip
-        done = gr.scalar(f"{name}_done", 0, max=most)
-        for b in gr.loop(f"{name}_sequence", self.batch):
-            rows, tiles, cost = self.cost(b)
-            first, last = (
-                gr.scalar(n, gr.max(gr.min(gr.ceil_div(end - done.value, cost), tiles), 0), max=MOST_TILES).value
-                for n, end in zip(("first", "last"), ends, strict=True)
-            )
-            yield b, gr.max(rows, 1), first, last
-            done.set(gr.min(done.value + tiles * cost, most))
+    def find(self, threads: gr.ThreadTensor) -> None:
+        """Finds this block's sequence; the other threads know it behind the next barrier.
+
+        Each lane of a warp looks where one sequence begins. Of many sequences they look at every n-th one first.
+        """
+        self.found = gr.alloc("found", [2], gr.i32, gr.SH)
+        heads = gr.max(self.heads, 1)
+        self.slot = gr.scalar("slot", gr.min(self.block // heads, MOST_TILES), max=MOST_TILES).value
+        self.h = gr.scalar("h", gr.min(self.block % heads, MOST_BLOCKS_YZ), max=MOST_BLOCKS_YZ).value
+        warp = threads[0:LANES]
+        with gr.only(warp):
+            (lane,) = warp.indices()
+            before, found = gr.scalar("before", 0, max=MOST_BLOCKS_YZ), gr.scalar("begun", 0, max=LANES)
+
+            def look(step: int) -> None:
+                """Finds the last one of every `step`-th sequence that begins at this block's tile or before it."""
+                at = before.value + lane * step
+                begins = gr.logical_and(at < self.batch, self.first(gr.min(at, self.batch - 1)) <= self.slot)
+                found.set(gr.index(gr.popc(gr.ballot(begins, on=warp)), 0, LANES))
+                before.set(gr.min(before.value + gr.max(found.value - 1, 0) * step, MOST_BLOCKS_YZ))
+
+            with gr.if_(self.batch > LANES):
+                for step in (LANES * LANES * 2, LANES * 2, 2):
+                    look(step)
+            look(1)
+            held = gr.alloc("held", [], gr.i32, gr.RF)
+            with gr.if_(lane == 0):
+                for i, number in enumerate((before, found)):
+                    held[:] = number.value
+                    gr.move(self.found[i], held)
+
+    def place(self) -> tuple[Any, Any, Any, tuple[Any, Any]]:
+        """A block's tile of rows of a sequence, the head and the sequence; and which of the blocks from the last
+        sequence's first one it is, and how many those are. A block before the first sequence's ends here.
+        """
+        gr.exit_if(gr.index(self.found[1], 0, LANES) == 0)
+        b, most = gr.index(self.found[0], 0, MOST_BLOCKS_YZ), MOST // self.each + 1
+        m = gr.scalar("m", gr.max(gr.min(self.slot - self.first(b), most), 0), max=most).value
+        first = self.first(gr.max(self.batch, 1) - 1)
+        return m, self.h, b, (gr.max(self.slot - first, 0), gr.max(self.slots - first, 1))
 
 
 class Notes:

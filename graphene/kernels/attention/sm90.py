@@ -12,8 +12,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
+from graphene.kernels.access import vector_access
 from graphene.kernels.arguments import MOST_BLOCKS_YZ
-from graphene.kernels.attention.online_softmax import CUBIC_ERROR, OnlineSoftmax
+from graphene.kernels.attention.online_softmax import OnlineSoftmax
 from graphene.kernels.attention.problem import (
     MOST,
     AttentionArguments,
@@ -28,7 +29,7 @@ from graphene.kernels.attention.rings import (
     Notes,
     Order,
     OwnCopies,
-    Shares,
+    PackedTiles,
     TileRing,
     UnevenOrder,
     heads_together,
@@ -50,7 +51,7 @@ def attention_forward_sm90(c: ForwardSm90) -> gr.Kernel:
     The arguments are those of ``attention_forward_kernel`` for the same problem: scale_log2 is above 0 unless it is
     `scaled`. There is at least one key.
     """
-    a, means = c.what, functools.partial(forward, c.what, c.lse, c.training, CUBIC_ERROR * (c.cubic > 0))
+    a, means = c.what, functools.partial(forward, c.what, c.lse, c.training)
     with gr.Kernel("attention_sm90", means, None, arguments(a, c.BN, c.BM, far=True)) as kernel:
         _Hopper(c).run()
     return kernel
@@ -104,10 +105,13 @@ class _Hopper:
         if c.uneven:
             self.order: Order = UnevenOrder(args.sq, c.consumers, args.heads, args.batch)
         else:
-            self.order = Order(self.longest, c.BM, args.heads, args.batch, together, c.persistent)
-        self.shares = Shares(self.lengths, (c.BM, c.BN), args.heads, args.batch, self.order.tiles)
-        (self.shares if a.varlen and c.persistent else self.order).blocks()
-        if c.persistent:
+            self.order = Order(self.longest, c.BM, args.heads, args.batch, together, c.persistent, c.blocks)
+        if a.varlen:
+            self.packed = PackedTiles(self.starts[0], args.sq, c.BM, args.heads, args.batch)
+            self.packed.blocks()
+        else:
+            self.order.blocks()
+        if c.moves_registers:
             threads = gr.threads(128 * (1 + c.consumers))
             producer: gr.ThreadTensor | None = threads[0:128]
             consumers = threads[128 : 128 * (1 + c.consumers)].tile(128)
@@ -123,15 +127,20 @@ class _Hopper:
         takes_turns = c.turns and c.consumers > 1 and c.persistent
         self.turn = gr.named_barrier("turn", stages=c.consumers, threads=256) if takes_turns else None
         tiles = MOST // c.BN + 1
-        limits = {"hi": (1, tiles), "count": (1, tiles), "behind": (0, tiles)}
+        limits = {"hi": (1, tiles), "count": (1, tiles), "behind" if self.M is None else "whole": (0, tiles)}
         limits |= {"before": (-1, tiles)} if a.left and self.M is None else {}
         limits |= {"active": (0, c.consumers)} if c.uneven else {}
         limits |= {"m": (0, MOST // (64 if c.uneven else c.BM) + 1), "h": (0, MOST_BLOCKS_YZ), "b": (0, MOST_BLOCKS_YZ)}
-        self.notes = Notes(limits, c.queries + 1, used=c.persistent and not a.varlen)
+        self.notes = Notes(limits, c.queries + 1, used=c.persistent)
         self.zeroed = gr.named_barrier("zeroed", stages=1, threads=128 * c.consumers) if a.varlen else None
-        gr.barrier()  # the barriers are initialised
         gr.start_kernels()  # the next kernel's blocks may start as soon as there is room
-        gr.wait_kernels()
+        if not a.varlen:
+            gr.barrier()  # the barriers are initialised
+            gr.wait_kernels()
+        else:
+            gr.wait_kernels()
+            self.packed.find(threads)
+            gr.barrier()
         if not c.persistent:
             self.choose(threads)
         if producer is not None:
@@ -148,17 +157,20 @@ class _Hopper:
     def choose(self, threads: gr.ThreadTensor) -> None:
         """Chooses the only tile of this block."""
         self.window()
-        ((_, m, h, b),) = self.order.places("tile")
-        place = self.sequence(b)
         if self.starts:
-            place.fill_rest(False, self.rows_around(h), (m, self.order.row_tiles), threads)
+            m, h, b, share = self.packed.place()
+            place = self.sequence(b)
+            place.fill_rest(False, self.rows_around(h), share, threads)
             gr.exit_if(m * self.c.BM >= place.sq)
+        else:
+            ((_, m, h, b),) = self.order.places("tile")
+            place = self.sequence(b)
         self.tile = 0, m, h, b, place
 
     def steps(self, m: Any, h: Any, b: Any) -> dict[str, Any]:
         """The tiles of keys that queries m see, at least one, from the last to the first: the number behind the last,
         how many there are, how many come behind those that are seen whole, and the number of the last one of those.
-        Where there is a list, numbers are those of its entries.
+        Of a list, whose first entries are seen whole: how many entries it has, and how many of those there are.
         """
 
         def scalar(name: str, value: Any) -> Any:
@@ -169,7 +181,7 @@ class _Hopper:
             row = self.listed(m, h, b)
             whole, some = (gr.index(row[i], 0, MOST) for i in (0, 1))
             hi = scalar("hi", some)
-            return {"hi": hi, "count": hi, "behind": scalar("behind", hi - whole)}
+            return {"hi": hi, "count": hi, "whole": scalar("whole", whole)}
         lo, hi, whole_lo, whole_hi = self.seen.key_tiles(m * self.c.BM, self.c.BM, self.c.BN)
         hi = scalar("hi", hi)
         count = scalar("count", hi - gr.min(lo, hi - 1))
@@ -180,15 +192,13 @@ class _Hopper:
         """The list of the tiles of keys that queries m see."""
         return self.T[b, h, m if self.c.differ else 0, :]
 
-    def number(self, name: str, at: Any, m: Any, h: Any, b: Any) -> Any:
-        """The tile of keys that has a place in the order of work."""
-        if self.M is None:
-            return at
-        row, most = self.listed(m, h, b), MOST // self.c.BN
-        n = gr.scalar(name, 0, max=most)
-        with gr.if_(gr.index(row[1], 0, MOST) > 0):  # else there is no such entry: the first tile, which nobody sees
-            n.set(gr.index(row[at + 2], 0, most))
-        return n.value
+    def entry(self, hi: Any, i: Any) -> Any:
+        """What says which tile of keys step i takes: its number, or where the list names it."""
+        return i if self.M is not None else hi - 1 - i
+
+    def number(self, entry: Any, m: Any, h: Any, b: Any) -> Any:
+        """The tile of keys that an entry names."""
+        return entry if self.M is None else gr.index(self.listed(m, h, b)[entry + 2], 0, MOST // self.c.BN)
 
     def produce(self) -> None:
         """Loads the tiles of queries, keys and values, as far ahead as there is room."""
@@ -212,7 +222,7 @@ class _Hopper:
             gK, gV = (self.lines(t, h // a.group, place, True).tile([c.BN, a.depth])[:, 0] for t in (self.K, self.V))
             self.q.load(gQ, functools.partial(self.notes.write, r, {**steps, "m": m, "h": h, "b": b}))
             for i in gr.loop("i", count):
-                n = self.number("n", hi - 1 - i, m, h, b)
+                n = self.number(self.entry(hi, i), m, h, b)
                 self.k.load(gK[n])
                 self.v.load(gV[n])
 
@@ -221,23 +231,8 @@ class _Hopper:
         if not self.c.persistent:
             yield self.tile
             return
-        if not self.starts:
-            for r, m, h, b in self.order.places(name):
-                yield r, m, h, b, self.sequence(b)
-            return
-        for b, rows, first, last in self.shares.runs(name):
-            place = self.sequence(b)
-            for at in gr.loop(f"{name}_tile", last, start=first):
-                m, h = (
-                    gr.scalar(n, gr.max(gr.min(x, most), 0), max=most).value
-                    for n, x, most in (("m", at % rows, MOST // self.c.BM), ("h", at // rows, MOST_BLOCKS_YZ))
-                )
-                yield 0, m, h, b, place
-
-    def lengths(self, b: Any) -> tuple[Any, Any]:
-        """The queries and keys of a packed sequence."""
-        place = SequenceView(self.args, b, self.starts)
-        return gr.min(place.sq, MOST), gr.min(place.sk, MOST)
+        for r, m, h, b in self.order.places(name):
+            yield r, m, h, b, self.sequence(b)
 
     def sequence(self, b: Any) -> SequenceView:
         """A sequence, and what is seen of it."""
@@ -271,26 +266,14 @@ class _Hopper:
             with gr.if_(self.w == c.consumers - 1):
                 self.turn[0].arrive()
         self.notes.begin("read")
-        if not self.notes.used:
-            if c.persistent:
-                self.fill_rest()
-            for _, m, h, b, place in self.places("tile"):
-                self.m_tile, self.h, self.b, self.place = m, h, b, place
-                self.compute(0, self.steps(m, h, b))
+        if not c.persistent:
+            _, m, h, b, place = self.tile
+            self.m_tile, self.h, self.b, self.place = m, h, b, place
+            self.compute(0, self.steps(m, h, b))
         else:
             for r in gr.loop("tile", self.order.rounds("tile")[0]):
                 self.compute(r, None)
         gr.wait(gr.atom("tma.store"), pending=0)
-
-    def fill_rest(self) -> None:
-        """Writes zeros to the rows before the first packed sequence and after the last."""
-        args, consumers = self.args, self.c.consumers
-        first, last = (gr.index(self.starts[0][at], 0, 2**31 - 1) for at in (0, args.batch))
-        with gr.if_(args.sq > last - first):
-            place = SequenceView(args, gr.max(args.batch, 1) - 1, self.starts)
-            for h in gr.loop("rest_head", args.heads):
-                share = self.shares.block * consumers + self.w, self.shares.workers * consumers
-                place.fill_rest(False, self.rows_around(h), share, self.mine)
 
     def rows_around(self, h: Any) -> list[gr.Tensor]:
         """A head's rows of the results."""
@@ -331,32 +314,36 @@ class _Hopper:
         if not c.uneven and c.copier:
             self.q.wait()
         if steps is None:
-            names = [n for n in ("hi", "count", "behind", "before") if n in self.notes.limits]
+            names = [n for n in ("hi", "count", "behind", "whole", "before") if n in self.notes.limits]
             steps = dict(zip(names, self.notes.read(r, *names), strict=True))
             if self.c.differ:
                 (self.m_tile,) = self.notes.read(r, "m")
         if c.q_in_registers:
             gr.move(self.queries, self.q.tile().tile([64, None])[self.w, 0], atom=gr.atom("ldmatrix.x4"))
-        hi, behind, before = steps["hi"], steps["behind"], steps.get("before")
+        hi, before = steps["hi"], steps.get("before")
 
         def outside(i: Any) -> Any:  # of the tiles that are seen whole
+            if self.M is not None:
+                return i >= steps["whole"]
+            behind = steps["behind"]
             return i < behind if before is None else (i < behind) + (i > before) > 0
 
         if not c.copier:
             self.begin_copies(hi, steps["count"])
+        self.bring_mask(r, 0, outside(0))
         self.k.wait()
         gr.fence(self.qk)
         self.scores()
         gr.wait(self.qk, pending=0)
-        self.release(self.k, hi - 1, beside=False)
+        self.release(self.k, 0, beside=False)
         if self.starts:
             self.clear_values(hi)
-        self.change(r, hi - 1)
-        self.hide(r, hi - 1, outside(0))
+        self.change(r, self.entry(hi, 0))
+        self.hide(r, self.entry(hi, 0), outside(0))
         self.softmax(first=True)
         self.P[:] = self.S  # C layout to A layout: the same owners, so only a conversion
         for i in gr.loop("i", steps["count"], start=1):
-            self.step(r, hi - 1 - i, outside(i))
+            self.step(r, i, self.entry(hi, i), outside(i))
         if c.copier and (c.apart or not c.persistent):
             self.q.release()  # the last scores are done
         gr.fence(self.pv)
@@ -373,15 +360,17 @@ class _Hopper:
         of_keys = [self.lines(t, self.h // self.a.group, place, True) for t in (self.K, self.V)]
         of_keys = [t.tile([self.c.BN, depth])[:, 0] for t in of_keys]
         at = self.m_tile, self.h, self.b
-        self.copies = OwnCopies((self.k, self.v), of_keys, (hi, count), lambda name, n: self.number(name, n, *at))
+        self.copies = OwnCopies(
+            (self.k, self.v), of_keys, count, lambda i: self.number(gr.max(self.entry(hi, i), 0), *at)
+        )
         self.copies.begin(self.q, queries, self.w == 0)
 
-    def release(self, ring: TileRing, n: Any, beside: bool = True) -> None:
-        """Gives back the place of tile n of keys or values. `beside`: the product of values is or was under way."""
+    def release(self, ring: TileRing, i: Any, beside: bool = True) -> None:
+        """Gives back the place of step i's tile of keys or values. `beside`: values' products are or were under way."""
         if self.c.copier:
             ring.release()
         else:
-            self.copies.release(ring, n, beside)
+            self.copies.release(ring, i, beside)
 
     def clear_values(self, hi: Any) -> None:
         """Replaces the values behind a packed sequence's last key by zeros: whatever lies there, its weight is 0."""
@@ -408,7 +397,11 @@ class _Hopper:
         self.acc = gr.fragment("acc", [64, a.depth], gr.fp32, self.pv.c, on=mine)
         if c.q_in_registers:
             self.queries = gr.fragment("q", [64, a.depth], a.dtype, self.qk.a, on=mine)
-        self.online = OnlineSoftmax(self.plain, self.S, c.lazy, c.training, c.cubic)
+        self.allowed: list[gr.Tensor] = []
+        if self.M is not None and a.mask is not None and not a.mask.rows:
+            piece = gr.fragment("mask", [64, 16], gr.u8, wgmma(a.dtype, 16).c, on=mine)
+            self.allowed = [piece.reduced(0, f"mask_keys_{j}", gr.u8) for j in range(c.BN // 16)]
+        self.online = OnlineSoftmax(self.plain, self.S, c.lazy, c.training)
         self.grows = gr.alloc("grows", [], gr.i32, gr.RF)
         warps = mine.tile(32)
         self.warp_at = warps.indices()[0]
@@ -426,8 +419,12 @@ class _Hopper:
         gr.matmul(self.acc, self.P, self.v.tile(), on=self.mine, atom=self.pv)
         gr.commit(self.pv)
 
-    def step(self, tile: Any, n: Any, outside: Any) -> None:
-        """Scores of a tile beside the values of the tile before; then exponentials beside the others' products."""
+    def step(self, tile: Any, i: Any, n: Any, outside: Any) -> None:
+        """Scores of a tile beside the values of the tile before; then exponentials beside the others' products.
+
+        `i`: the step's number; `n`: the entry of its tile.
+        """
+        self.bring_mask(tile, n, outside)
         self.k.wait()
         if self.turn is not None:
             self.turn[self.w].sync()
@@ -437,7 +434,7 @@ class _Hopper:
         if self.turn is not None:
             self.turn[(self.w + 1) % self.c.consumers].arrive()
         gr.wait(self.qk, pending=1)  # S is there, acc is not
-        self.release(self.k, n)
+        self.release(self.k, i)
         self.change(tile, n)
         if self.c.differ or self.M is not None:  # else only the last tile has keys that are not there
             self.hide(tile, n, outside)
@@ -451,7 +448,7 @@ class _Hopper:
                 gr.wait(self.pv, pending=0)
         else:
             gr.wait(self.pv, pending=0)
-        self.release(self.v, n + 1)
+        self.release(self.v, i - 1)
         self.P[:] = self.S
         if self.c.lazy and not self.c.late:
             with gr.if_(gr.index(self.grows, 0, 1) > 0):
@@ -466,7 +463,7 @@ class _Hopper:
             self.S[:] = self.plain.capped(self.S)
         if a.score is not None or self.B is not None:
             m, h, b = self.whereabouts(tile)
-            n = self.number("changed", n, m, h, b)
+            n = self.number(n, m, h, b)
             row, col = self.S.coords()
             row = self.unit(m) * 64 + row
             self.plain.changed(self.S, row + (self.seen.sk - self.seen.sq), n * self.c.BN + col)
@@ -479,10 +476,31 @@ class _Hopper:
             if self.c.differ:
                 row = self.unit(self.m_tile) * 64 + row
             if self.M is not None:
-                at = self.whereabouts(tile)
-                n = self.number("masked", n, *at)
-                self.apply("mask", self.a.mask, self.M, n, at)
+                n = self.masked(tile, n)
             self.S[:] = gr.where(self.seen.of(row, n * self.c.BN + col), self.S, -gr.inf)
+
+    def bring_mask(self, tile: Any, n: Any, outside: Any) -> None:
+        """Starts the loads of a mask of keys, all at once and ahead of the products, if the tile is not seen whole."""
+        if self.allowed:
+            assert self.M is not None
+            assert self.a.mask is not None
+            with gr.if_(outside):
+                at = self.whereabouts(tile)
+                n, view = self.number(n, *at), self.M[at[2], at[1], :, :].tile([1, 16])[0, :]
+                vector = self.a.mask.vector
+                for j, part in enumerate(self.allowed):
+                    gr.move(part, view[n * len(self.allowed) + j], atom=vector_access("ld.global", vector, gr.u8))
+
+    def masked(self, tile: Any, n: Any) -> Any:
+        """Lets the mask rule out scores of the tile of an entry; its number."""
+        at = self.whereabouts(tile)
+        n = self.number(n, *at)
+        if not self.allowed:
+            self.apply("mask", self.a.mask, self.M, n, at)
+        for j, x in enumerate(self.allowed):
+            part = self.S.tile([None, 16])[0, j]
+            part[:] = gr.where(x != 0, part, -gr.inf)
+        return n
 
     def unit(self, m: Any) -> Any:
         """The number of the consumer's rows, 64 at a time."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from graphene import _core
 from graphene.kernels.arguments import flags, instance, size
-from graphene.kernels.attention.online_softmax import PIECE
 from graphene.kernels.attention.problem import Attention
 from graphene.kernels.tma import SHARED_BYTES
 
@@ -24,8 +23,8 @@ class ForwardSm90:
     and several such blocks share a multiprocessor. `copier`: False leaves the copies of such a block to a thread of its
     first consumer, so that more blocks have registers. `uneven`: tiles have the queries of all consumers or of all but
     one, as blocks have equal work; all rows see the same keys. `q_in_registers`: narrow products read half as much of
-    shared memory. `cubic`: of the BN / 16 pieces of a row of scores, how many have their exponentials by multiply-adds,
-    with a relative error of 8e-5, in place of the unit for functions. Raises VerifyError KERNEL_ARGUMENT.
+    shared memory. `blocks`: how many persistent blocks of one consumer, whose producer is a warp, share a
+    multiprocessor. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     what: Attention
@@ -41,8 +40,8 @@ class ForwardSm90:
     persistent: bool = True
     uneven: bool = False
     q_in_registers: bool = False
-    cubic: int = 0
     copier: bool = True
+    blocks: int = 1
 
     def __post_init__(self) -> None:
         instance("ForwardSm90", "what", self.what, Attention)
@@ -56,22 +55,22 @@ class ForwardSm90:
         if a.varlen and (a.mask is not None or a.bias is not None):
             want = "want: no mask and no bias of packed sequences"
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: no kernel of this problem", [want], "take ForwardConfig")
-        if a.varlen and self.persistent and (self.consumers > 2 or not self.apart):
-            want = "want: at most two consumers, apart=True"
-            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: packed sequences do not fit", [want], "take two consumers")
+        if a.varlen and self.persistent:
+            got = ["want: persistent=False", "got: persistent=True"]
+            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: each tile of packed sequences has a block of its own", got)
         if not self.persistent and self.queries > 1:
             got = ["want: queries=1, or persistent=True", f"got: queries={self.queries}"]
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: a block of one tile has one tile of queries", got)
+        size("ForwardSm90", "blocks", self.blocks, most=8)
+        if self.blocks > 1 and (not self.persistent or self.consumers > 1):
+            got = ["want: blocks=1, or persistent=True and one consumer", f"got: {self.blocks}"]
+            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: blocks do not share a multiprocessor", got)
         if not self.copier and self.persistent:
             got = ["want: copier=True, or persistent=False", "got: copier=False"]
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: persistent blocks need a producer", got)
         if self.uneven and (self.differ or not self.persistent or self.consumers < 2):
             got = ["want: persistent=True, two consumers or more, no window, packed sequences or mask of queries"]
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: uneven tiles do not fit", got, "take uneven=False")
-        size("ForwardSm90", "cubic", self.cubic, least=0, most=self.BN // PIECE)
-        if self.cubic and self.training:  # its sum holds the largest exponential to what it was multiplied as
-            got = ["want: cubic=0, or training=False", f"got: cubic={self.cubic}"]
-            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: a gradient takes no rough exponentials", got)
         if self.training and not self.lse:
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: training does not fit", ["want: lse=True", "got: lse=False"])
         held, most = self.BN // 2 + self.BN // 4 + a.depth // 2, self.registers[1]
@@ -117,7 +116,7 @@ class ForwardSm90:
             return 255, 255
         if self.consumers == 3:
             return (56, 152) if self.BN < 128 else (32, 160)
-        return (56, 224) if self.what.varlen else (40, 232)
+        return 40, 232
 
     @property
     def listed(self) -> bool:
