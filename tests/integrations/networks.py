@@ -43,7 +43,10 @@ BART_LIKE = dict(vocab_size=99, d_model=32, encoder_layers=2, decoder_layers=2, 
                  decoder_attention_heads=2, encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=128,
                  pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=2,
                  forced_eos_token_id=None)  # fmt: skip
+GEMMA_PART = LLAMA_LIKE | dict(head_dim=16, sliding_window=16, query_pre_attn_scalar=16)
 ENCODER_DECODERS = {
+    "t5gemma": ("t5gemma", dict(encoder=GEMMA_PART, decoder=GEMMA_PART, vocab_size=99, pad_token_id=0,
+                                bos_token_id=1)),
     "t5": ("t5", T5_LIKE),
     "bart": ("bart", BART_LIKE),
     "whisper": ("whisper", BART_LIKE | dict(num_mel_bins=8, max_source_positions=30, max_target_positions=64,

@@ -243,6 +243,10 @@ def mask(
         mask_function=mask_function, attention_mask=attention_mask, device=device, use_vmap=rest.get("use_vmap", False),
     )  # fmt: skip
     if q_length == 1 and getattr(_steps, "recorded", False):
+        if isinstance(kv_offset, torch.Tensor):  # of a full window, which moves: seen from its first key it does not
+            at = torch.arange(kv_length, device=device) + kv_offset
+            ask["attention_mask"] = None if attention_mask is None else attention_mask.index_select(-1, at)
+            ask |= {"q_offset": q_offset - kv_offset, "kv_offset": 0}
         seen = hf.sdpa_mask(**ask, allow_is_causal_skip=False)
         return Mask(MaskFacts(None, kv_length, seen=seen), shape, device, dtype)
     # What generate() makes for a compiled step of one query is an argument of what is compiled: a plain tensor.

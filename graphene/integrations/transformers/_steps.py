@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from transformers.cache_utils import EncoderDecoderCache, StaticCache, StaticLayer, StaticSlidingWindowLayer
+from transformers.generation.utils import GenerationMixin
 from transformers.utils.generic import ModelOutput
 
 from graphene.integrations.transformers import _masks
@@ -21,6 +22,8 @@ SAME = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}  # the d
 NEXT = "_graphene_next"  # the name of the inputs of a step that differs from the one before it by its token alone
 FORMS = 8  # as many forms are recorded for a cache
 PROOFS = 2  # as many steps of a form run both ways
+# Results that some models give unasked: transformers' loop reads them where generate() returns them, and nowhere else.
+UNREAD = {"hidden_states", "decoder_hidden_states", "encoder_hidden_states", "attentions", "decoder_attentions"}
 ENCODER = "encoder_outputs."  # the beginning of names of what an encoder gave: the same tensors in each step of a call
 
 
@@ -52,7 +55,22 @@ class Layer(StaticLayer):  # type: ignore[misc]
 
 
 class Window(StaticSlidingWindowLayer):  # type: ignore[misc]
-    """A layer of a window in a static cache. A full one makes no tensor of numbers, which cannot be recorded."""
+    """A layer of a window in a static cache. A full one makes no tensor of numbers, which cannot be recorded.
+
+    ``at``: while a step is recorded, the position on the device. A model that makes masks and positions itself would
+    have the recorded step repeat a number.
+    """
+
+    at: Any = None
+
+    def get_seq_length(self) -> Any:
+        """How many positions were written."""
+        return super().get_seq_length() if self.at is None else self.at
+
+    def get_mask_sizes(self, query_length: int) -> Any:
+        """How many keys a mask has, and the position of the first one."""
+        keys, first = super().get_mask_sizes(query_length)
+        return keys, first if self.at is None or not first else self.at - (keys - query_length)
 
     def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Writes keys and values of the next positions, and returns those of the window and the next positions."""
@@ -158,6 +176,8 @@ class RecordedSteps:
         self.encodes = isinstance(cache, EncoderDecoderCache)
         self.own: StaticCache = cache.self_attention_cache if self.encodes else cache  # that of the decoder's positions
         self.sort()
+        update = "_update_model_kwargs_for_generation"  # of some models it reads more
+        self.unread = getattr(type(model), update, None) is getattr(GenerationMixin, update)
         self.ids = "decoder_input_ids" if self.encodes else "input_ids"
         self.record: Callable[[Callable[[], Any]], Any] = GraphOfLaunches
         self.known: dict[tuple[Any, ...], RecordedStep | None] = {}  # None: it ran once
@@ -302,11 +322,13 @@ class RecordedSteps:
         def run() -> Any:
             for layer, at in zip(layers, () if self.positions is None else self.positions.split(1), strict=True):
                 layer.at = at
+            for layer in self.sliding:
+                layer.at = None if self.positions is None else self.positions[0]
             try:
                 with _masks.for_steps(True):  # an encoder-decoder makes its masks itself
                     out = self.model(**held)
             finally:
-                for layer in layers:
+                for layer in (*layers, *self.sliding):
                     layer.at = None
             if self.positions is not None:
                 self.positions.add_(1)
@@ -316,6 +338,8 @@ class RecordedSteps:
             step.recorded = self.record(run)
             out = step.recorded.result
             given = {"logits", "past_key_values"} | ({"encoder_last_hidden_state"} if self.encodes else set())
+            if self.unread:
+                given |= UNREAD
             other = {n for n, v in out.items() if v is not None} - given
             if not other and out.get("past_key_values") in (None, self.cache):
                 return step
