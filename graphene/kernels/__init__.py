@@ -6,54 +6,54 @@ and a device.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
-from graphene.kernels.attention.backward import (
-    BackwardConfig,
-    attention_keys_gradient_kernel,
-    attention_queries_gradient_kernel,
-)
-from graphene.kernels.attention.combine import attention_combine_kernel
-from graphene.kernels.attention.decode import DecodeConfig, attention_decode_kernel
-from graphene.kernels.attention.delta import attention_delta_kernel
-from graphene.kernels.attention.forward import ForwardConfig, attention_forward_kernel
-from graphene.kernels.attention.key_tiles import attention_tiles_kernel
-from graphene.kernels.attention.paged import attention_paged_kernel
-from graphene.kernels.attention.problem import Attention, Extra
-from graphene.kernels.attention.product import ProductConfig, attention_queries_product_kernel
-from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
-from graphene.kernels.elementwise import ElementwiseConfig, elementwise_kernel
-from graphene.kernels.gemm.pad import gemm_pad
-from graphene.kernels.gemm.problem import GemmConfig, GemmProblem, GemmTile
-from graphene.kernels.gemm.reduce import gemm_reduce
-from graphene.kernels.gemm.sm70 import gemm_sm70
-from graphene.kernels.gemm.sm80 import gemm_sm80
-from graphene.kernels.gemm.sm90 import gemm_sm90
-from graphene.kernels.gemm.whole import gemm_launches, gemm_workspaces, run_gemm
-from graphene.kernels.reduction import ReductionConfig, reduction_kernel
-from graphene.kernels.rotary import RotaryConfig, rotary_kernel
-from graphene.kernels.rows.layernorm import layernorm, layernorm_kernel
-from graphene.kernels.rows.norm import NormConfig
-from graphene.kernels.rows.norm_backward import (
-    NormColumnsConfig,
-    layernorm_backward_kernel,
-    norm_columns_kernel,
-    rmsnorm_backward_kernel,
-)
-from graphene.kernels.rows.rmsnorm import rmsnorm_kernel
-from graphene.kernels.rows.softmax import (
-    SoftmaxColumnsConfig,
-    SoftmaxConfig,
-    softmax_columns_kernel,
-    softmax_kernel,
-)
-from graphene.kernels.rows.tile import RowTile
-from graphene.kernels.transpose import TransposeConfig, transpose_kernel
-from graphene.kernels.tutorial.flash_attention import flash_fwd
-from graphene.kernels.tutorial.fused_mlp import fused_mlp
+from graphene import _lazily
 
 if TYPE_CHECKING:
+    from graphene.kernels.attention.backward import (
+        BackwardConfig,
+        attention_keys_gradient_kernel,
+        attention_queries_gradient_kernel,
+    )
+    from graphene.kernels.attention.combine import attention_combine_kernel
+    from graphene.kernels.attention.decode import DecodeConfig, attention_decode_kernel
+    from graphene.kernels.attention.delta import attention_delta_kernel
+    from graphene.kernels.attention.forward import ForwardConfig, attention_forward_kernel
+    from graphene.kernels.attention.key_tiles import attention_tiles_kernel
+    from graphene.kernels.attention.paged import attention_paged_kernel
+    from graphene.kernels.attention.problem import Attention, Extra
+    from graphene.kernels.attention.product import ProductConfig, attention_queries_product_kernel
+    from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
+    from graphene.kernels.elementwise import ElementwiseConfig, elementwise_kernel
+    from graphene.kernels.gemm.pad import gemm_pad
+    from graphene.kernels.gemm.problem import GemmConfig, GemmProblem, GemmTile
+    from graphene.kernels.gemm.reduce import gemm_reduce
+    from graphene.kernels.gemm.sm70 import gemm_sm70
+    from graphene.kernels.gemm.sm80 import gemm_sm80
+    from graphene.kernels.gemm.sm90 import gemm_sm90
+    from graphene.kernels.gemm.whole import gemm_launches, gemm_workspaces, run_gemm
+    from graphene.kernels.reduction import ReductionConfig, reduction_kernel
+    from graphene.kernels.rotary import RotaryConfig, rotary_kernel
+    from graphene.kernels.rows.layernorm import layernorm, layernorm_kernel
+    from graphene.kernels.rows.norm import NormConfig
+    from graphene.kernels.rows.norm_backward import (
+        NormColumnsConfig,
+        layernorm_backward_kernel,
+        norm_columns_kernel,
+        rmsnorm_backward_kernel,
+    )
+    from graphene.kernels.rows.rmsnorm import rmsnorm_kernel
+    from graphene.kernels.rows.softmax import (
+        SoftmaxColumnsConfig,
+        SoftmaxConfig,
+        softmax_columns_kernel,
+        softmax_kernel,
+    )
+    from graphene.kernels.rows.tile import RowTile
+    from graphene.kernels.transpose import TransposeConfig, transpose_kernel
+    from graphene.kernels.tutorial.flash_attention import flash_fwd
+    from graphene.kernels.tutorial.fused_mlp import fused_mlp
     from graphene.select import run_elementwise as run_elementwise
     from graphene.select import select_backward as select_backward
     from graphene.select import select_backward_saving as select_backward_saving
@@ -125,7 +125,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Names that have moved to graphene.select can still be imported from here."""
-    if name.startswith("select_") or name == "run_elementwise":
-        return getattr(importlib.import_module("graphene.select"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _lazily.attribute(__name__, name)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

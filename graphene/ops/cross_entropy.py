@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphene import _core, dtypes
-from graphene.kernels.rows.cross_entropy import (
-    CrossEntropyConfig,
-    cross_entropy_backward_kernel,
-    cross_entropy_kernel,
-)
 from graphene.ops.core.activations import wide_dtype
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, check_tensors, same_shape, shape_text
 from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, public
 from graphene.ops.core.kernels import DTYPES, MOST, ROW_DTYPES, TOO_WIDE, target_device
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import contiguous, divides, merge, one_far, output, own, recipe, view
-from graphene.select.rows import select_cross_entropy
+
+if TYPE_CHECKING:
+    from graphene.kernels.rows.cross_entropy import CrossEntropyConfig
 
 OPTIONS = "int ignore_index, float label_smoothing, float z_loss"
 
@@ -61,11 +58,15 @@ def cost(input: Tensor, *_: Any) -> int:
 
 @functools.cache
 def _kernel(config: CrossEntropyConfig, gradient: bool) -> Any:
+    from graphene.kernels.rows.cross_entropy import cross_entropy_backward_kernel, cross_entropy_kernel
+
     return (cross_entropy_backward_kernel if gradient else cross_entropy_kernel)(config)
 
 
 def _chosen(input: Arg, place: int, smoothing: float, z: float) -> CrossEntropyConfig | Any:
     """The configuration, or the recipe of a call that has none; `place` is the number of the logits' argument."""
+    from graphene.select.rows import select_cross_entropy
+
     rank, bytes_ = len(input.shape), input.item_bytes
     if input.dtype not in ROW_DTYPES:
         return _core.Recipe.torch(f"no kernel for logits of {input.dtype}")
@@ -89,6 +90,8 @@ def _chosen(input: Arg, place: int, smoothing: float, z: float) -> CrossEntropyC
 
 def configure(input: Arg, target: Arg, ignore_index: int, smoothing: float, z: float) -> Any:
     """The recipe of a configuration."""
+    from graphene.kernels.rows.cross_entropy import CrossEntropyConfig
+
     rank = len(input.shape)
     made = output(dtypes.fp32.name, *([(0, d)] for d in range(rank - 1)))
     if 0 in input.shape[:-1] and input.dtype in ROW_DTYPES:
@@ -137,6 +140,8 @@ def configure_gradient(
     grad: Arg, input: Arg, target: Arg, lse: Arg, ignore_index: int, smoothing: float, z: float
 ) -> Any:
     """The recipe of the gradient."""
+    from graphene.kernels.rows.cross_entropy import CrossEntropyConfig
+
     rank = len(input.shape)
     rows = list(range(rank - 1))
     made = output(DTYPES.get(input.dtype, "fp32"), *([(1, d)] for d in range(rank)))

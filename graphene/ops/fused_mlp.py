@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from graphene import _core
 from graphene.errors import GrapheneError
-from graphene.kernels.mlp import MlpConfig, mlp_kernel
-from graphene.kernels.mlp_sm90 import MlpSm90Config, mlp_sm90
 from graphene.kernels.traced import Traced, trace
 from graphene.ops.core.activations import ACTIVATIONS, activate, slope, wide_dtype
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, check_tensors, same_shape, shape_text
@@ -21,7 +19,10 @@ from graphene.ops.core.torch import Tensor, fail, graph_break, torch
 from graphene.ops.core.views import contiguous, divides, merge, output, own, view
 from graphene.ops.matmul import matmul, sums_again
 from graphene.ops.matmul import reference as linear
-from graphene.select.mlp import select_mlp
+
+if TYPE_CHECKING:
+    from graphene.kernels.mlp import MlpConfig
+    from graphene.kernels.mlp_sm90 import MlpSm90Config
 
 NAME = "fused_mlp"
 DEEPEST = 128  # the most layers of one kernel, whose parameters take up to 4 KiB
@@ -144,6 +145,9 @@ def types(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 @functools.lru_cache(maxsize=512)
 def _kernel(config: MlpConfig | MlpSm90Config) -> Any:
+    from graphene.kernels.mlp import mlp_kernel
+    from graphene.kernels.mlp_sm90 import MlpSm90Config, mlp_sm90
+
     return mlp_sm90(config) if isinstance(config, MlpSm90Config) else mlp_kernel(config)
 
 
@@ -151,6 +155,8 @@ def configure(
     x: Arg, weights: Sequence[Arg], biases: Sequence[Arg], biased: Sequence[bool], activations: Sequence[str]
 ) -> Any:
     """The recipe of a configuration: one kernel for every DEEPEST layers."""
+    from graphene.select.mlp import select_mlp
+
     widths = [x.shape[-1], *(w.shape[0] for w in weights)]
     if x.dtype not in MATMUL_DTYPES:
         return _core.Recipe.torch(f"no kernel multiplies {x.dtype} at full precision")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import functools
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphene import _core, dtypes
-from graphene.kernels import epilogues
-from graphene.kernels.elementwise import ElementwiseConfig, elementwise_kernel
 from graphene.ops.core.activations import ACTIVATIONS, activate, slope
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, same_shape, shape_text
 from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, public
 from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, MOST, TOO_WIDE
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import ONE, divides, lies_in_rows, output, own, view
-from graphene.select.elements import select_elementwise
+
+if TYPE_CHECKING:
+    from graphene.kernels.elementwise import ElementwiseConfig
 
 
 def results(gate: Tensor, up: Tensor | None, activation: str | None) -> list[tuple[Any, Any]]:
@@ -34,6 +34,9 @@ def results(gate: Tensor, up: Tensor | None, activation: str | None) -> list[tup
 
 @functools.cache
 def _gated(activation: str | None, config: ElementwiseConfig) -> Any:
+    from graphene.kernels import epilogues
+    from graphene.kernels.elementwise import elementwise_kernel
+
     act = epilogues.ACTIVATIONS[activation]
     return elementwise_kernel((lambda gate, up: act(gate) * up) if len(config.dtypes) > 1 else act, config)
 
@@ -43,6 +46,8 @@ def gated_kernel(width: int, dtype: str, activation: str | None, align: int, cou
 
     Its arguments are gate, up, result of shape (1, rows, width).
     """
+    from graphene.select.elements import select_elementwise
+
     t = getattr(dtypes, DTYPES[dtype])
     return _gated(activation, select_elementwise(width, (t,) * count, t, align_bytes=align))
 

@@ -7,7 +7,6 @@ from math import prod
 from typing import Any
 
 from graphene import _core, dtypes
-from graphene.kernels.rows.groupnorm import groupnorm_kernel
 from graphene.ops.core.activations import wide_dtype
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, same_shape, shape_text
 from graphene.ops.core.context import to_fp32
@@ -15,7 +14,6 @@ from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, pub
 from graphene.ops.core.kernels import DTYPES, MOST, ROW_DTYPES, TOO_WIDE, target_device
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import contiguous, divides, one_far, output, own, recipe, view
-from graphene.select.rows import select_groupnorm
 
 SCHEMA = "(Tensor input, int num_groups, Tensor? weight=None, Tensor? bias=None, float eps=1e-5) -> Tensor"
 
@@ -59,11 +57,15 @@ def cost(input: Tensor, num_groups: int, *_: Any) -> int:
 
 @functools.cache
 def _kernel(config: Any) -> Any:
+    from graphene.kernels.rows.groupnorm import groupnorm_kernel
+
     return groupnorm_kernel(config)
 
 
 def configure(input: Arg, num_groups: int, weight: Arg | None, bias: Arg | None, eps: float) -> Any:
     """The recipe of a configuration."""
+    from graphene.select.rows import select_groupnorm
+
     samples, channels, size, bytes_ = *input.shape[:2], prod(input.shape[2:]), input.item_bytes
     inner = range(1, len(input.shape))
     if input.dtype not in ROW_DTYPES:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphene import _core, dtypes
 from graphene.kernels.arguments import MOST_BLOCKS_YZ
-from graphene.kernels.gemm.grouped import GroupedConfig, grouped_kernel
 from graphene.ops.core.activations import wide_dtype
 from graphene.ops.core.checks import check_devices, check_dtypes, readable, same_shape, shape_text
 from graphene.ops.core.context import lower
@@ -17,7 +16,9 @@ from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, target_device
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import contiguous, output, own, recipe, view
 from graphene.ops.matmul import Matrix
-from graphene.select.group_tiles import select_grouped
+
+if TYPE_CHECKING:
+    from graphene.kernels.gemm.grouped import GroupedConfig
 
 A, B, OFFSETS, C = range(4)  # the tensors of a call; the last is the result
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -73,11 +74,16 @@ def cost(a: Tensor, b: Tensor, offsets: Tensor) -> int:
 
 @functools.cache
 def _kernel(config: GroupedConfig) -> Any:
+    from graphene.kernels.gemm.grouped import grouped_kernel
+
     return grouped_kernel(config)
 
 
 def configure(a: Arg, b: Arg, offsets: Arg) -> Any:
     """The recipe of a configuration."""
+    from graphene.kernels.gemm.grouped import GroupedConfig
+    from graphene.select.group_tiles import select_grouped
+
     if a.dtype not in MATMUL_DTYPES:
         return _core.Recipe.torch(f"no kernel multiplies groups of {a.dtype}")
     along_k, groups = len(b.shape) == 2, offsets.shape[0]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphene import _core
-from graphene.kernels.gemm.problem import GemmProblem, GemmTile
-from graphene.kernels.gemm.whole import gemm_launches, workspace_sizes
 from graphene.ops.core.activations import ACTIVATIONS, activate, slope, wide_dtype
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, same_shape, shape_text
 from graphene.ops.core.context import lower, transforming, written
@@ -16,8 +14,9 @@ from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, pub
 from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, KernelCalls, target_device
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import Dim, Extent, broadcast, divides, merge, output, own, recipe, view
-from graphene.select.gemm import choose
-from graphene.select.sm90_time import has_wgmma
+
+if TYPE_CHECKING:
+    from graphene.kernels.gemm.problem import GemmProblem, GemmTile
 
 _SIMULATED_TILE = 32
 A, B, BIAS, RESIDUAL, C = range(5)  # the tensors of a call; the fifth is the result, or `out`
@@ -97,6 +96,9 @@ def results_out(
 
 def tile_of(p: GemmProblem, where: str) -> GemmTile:
     """How a product is computed on a device."""
+    from graphene.kernels.gemm.problem import GemmTile
+    from graphene.select.gemm import choose
+
     if where == "cpu":  # the simulator computes whole tiles
         return GemmTile((32, 32, 32), (2, 2), 2)
     return choose(p, target_device(where))
@@ -104,6 +106,8 @@ def tile_of(p: GemmProblem, where: str) -> GemmTile:
 
 def launches_of(p: GemmProblem, where: str) -> KernelCalls:
     """The kernels of act(A @ B + bias) + residual on a device, and their workspaces."""
+    from graphene.kernels.gemm.whole import gemm_launches, workspace_sizes
+
     tile = tile_of(p, where)
     launches = [(x.kernel, list(x.arguments)) for x in gemm_launches(p, tile)]
     return KernelCalls(launches, workspace_sizes(p, tile))
@@ -164,6 +168,8 @@ def configure(
     result: int = C,
 ) -> Any:
     """The recipe of a configuration. `made_as`: the type of the result, tensor `result` of the call, if not a's."""
+    from graphene.kernels.gemm.problem import GemmProblem
+
     if a.dtype not in MATMUL_DTYPES and not (allow_tf32 and a.dtype == "float32"):
         return _core.Recipe.torch(f"no kernel multiplies {a.dtype} at full precision")
     shape = result_shape(a.shape, b.shape)
@@ -338,6 +344,8 @@ def sums_again(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
 
 def _multiplied(x: Tensor, y: Tensor, allow_tf32: bool) -> Tensor:
     """The product of a gradient: by this package where its kernels have wgmma, as cuBLAS has; else by PyTorch."""
+    from graphene.select.sm90_time import has_wgmma
+
     own = x.is_cuda and torch.cuda.is_available() and not transforming() and has_wgmma(target_device(str(x.device)))
     return MATMUL(x, y, None, None, None, allow_tf32) if own else torch.matmul(x, y)
 

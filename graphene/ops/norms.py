@@ -9,15 +9,6 @@ from math import prod
 from typing import Any, NoReturn
 
 from graphene import _core, dtypes
-from graphene.kernels.reduction import reduction_kernel
-from graphene.kernels.rows.layernorm import layernorm_kernel
-from graphene.kernels.rows.norm_backward import (
-    exact_mean,
-    layernorm_backward_kernel,
-    norm_columns_kernel,
-    rmsnorm_backward_kernel,
-)
-from graphene.kernels.rows.rmsnorm import rmsnorm_kernel
 from graphene.launch_views import Size
 from graphene.ops.core.checks import (
     FLOATS,
@@ -31,8 +22,6 @@ from graphene.ops.core.define import SIMULATED, Arg, Defined, Definition, is_com
 from graphene.ops.core.kernels import DTYPES, MOST, ROW_DTYPES, TOO_WIDE, KernelCalls, model_name, target_device
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import Extent, divides, lies_in_rows, output, own, recipe, view
-from graphene.select.elements import select_reduction
-from graphene.select.rows import select_norm, select_norm_backward, select_norm_columns
 
 
 @dataclass(frozen=True)
@@ -60,11 +49,16 @@ class NormProblem:
 
 @functools.cache
 def _norm(kind: str, config: Any) -> Any:
+    from graphene.kernels.rows.layernorm import layernorm_kernel
+    from graphene.kernels.rows.rmsnorm import rmsnorm_kernel
+
     return (layernorm_kernel if kind == "layer" else rmsnorm_kernel)(config)
 
 
 def choose(p: NormProblem) -> KernelCalls | str:
     """``norm(input + residual) * weight + bias``."""
+    from graphene.select.rows import select_norm
+
     if p.dtype not in ROW_DTYPES:
         return f"no kernel for rows of {p.dtype}"
     config = select_norm(
@@ -86,27 +80,39 @@ def choose(p: NormProblem) -> KernelCalls | str:
 
 @functools.cache
 def _columns(config: Any) -> Any:
+    from graphene.kernels.rows.norm_backward import norm_columns_kernel
+
     return norm_columns_kernel(config)
 
 
 @functools.cache
 def _reduction(config: Any) -> Any:
+    from graphene.kernels.reduction import reduction_kernel
+
     return reduction_kernel(config)
 
 
 @functools.cache
 def _norm_backward(kind: str, config: Any) -> Any:
+    from graphene.kernels.rows.norm_backward import layernorm_backward_kernel, rmsnorm_backward_kernel
+
     return (layernorm_backward_kernel if kind == "layer" else rmsnorm_backward_kernel)(config)
 
 
 def columns_plan(rows: int, width: int) -> tuple[int, int, int]:
     """For the kernel that sums over rows: rows of threads in a block, elements of a thread, parts of the rows."""
+    from graphene.select.rows import select_norm_columns
+
     config, parts = select_norm_columns(rows, width, dtypes.fp32, align_bytes=16)
     return config.rows, config.vector, parts
 
 
 def choose_gradients(p: NormProblem, columns: bool) -> KernelCalls | str:
     """The gradients of input and, with `columns`, of weight and bias, for `p`, whose ``total`` may have a gradient."""
+    from graphene.kernels.rows.norm_backward import exact_mean
+    from graphene.select.elements import select_reduction
+    from graphene.select.rows import select_norm_backward, select_norm_columns
+
     if p.dtype not in ROW_DTYPES:
         return f"no kernel for rows of {p.dtype}"
     dtype, shared_bytes = getattr(dtypes, DTYPES[p.dtype]), target_device(p.device).shared_bytes
@@ -331,7 +337,7 @@ class Norm:
         self.kind, self.add = kind, add
         self.public = f"{kind}_norm"
         self.has_bias = kind == "layer"
-        self.gradients = (layer_gradients if self.has_bias else rms_gradients).defined.forward
+        self.gradients = (layer_gradients if self.has_bias else rms_gradients).defined
         # rms_norm's default of eps depends on the dtype, which a schema cannot say: there it has none.
         rest = (
             "Tensor? weight=None, Tensor? bias=None, float eps=1e-5" if self.has_bias else "Tensor? weight, float eps"
@@ -446,7 +452,7 @@ class Norm:
         if torch.is_grad_enabled() or ctx.offset:
             gx, gw, gb = formula(self.has_bias, *given)
         else:
-            gx, gw, gb = self.gradients(*given, columns)
+            gx, gw, gb = self.gradients.forward(*given, columns)
         gx, gw, gb = (t.to(input.dtype) for t in (gx, gw, gb))
         return self.ordered(
             gx, None, None if weight is None or not columns else gw, None if bias is None or not columns else gb, None,

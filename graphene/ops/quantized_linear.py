@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphene import _core, dtypes
-from graphene.kernels.gemm.weights import CHUNK, PACKED_ROWS, WeightsConfig, weights_kernel
 from graphene.ops.core.checks import check_devices, check_dtypes, readable, same_shape, shape_text
 from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, public
 from graphene.ops.core.kernels import DTYPES, target_device
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import broadcast, contiguous, divides, merge, output, own, recipe, view
 from graphene.ops.packing import check_packed, unpack_weights
-from graphene.select.weight_tiles import select_weights
+
+if TYPE_CHECKING:
+    from graphene.kernels.gemm.weights import WeightsConfig
 
 GROUPS = (32, 64, 128)  # that kernels scale
 X, W, SCALE, ZERO, BIAS, Y = range(6)  # the tensors of a call; the last is the result
@@ -23,6 +24,8 @@ def results(
     input: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None
 ) -> list[tuple[Any, Any]]:
     """The result's shape and dtype, all arguments checked."""
+    from graphene.kernels.gemm.weights import CHUNK, PACKED_ROWS
+
     n = "quantized_linear"
     check_devices(n, {"input": input, "weight": weight, "scale": scale, "zero": zero, "bias": bias})
     check_dtypes(n, {"input": input, "scale": scale, "bias": bias}, (torch.float16, torch.bfloat16))
@@ -74,6 +77,8 @@ def reference(input: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None,
 
 def cost(input: Tensor, weight: Tensor, *_: Any) -> int:
     """The multiply-adds, or the time of simulating whole blocks if it is more."""
+    from graphene.kernels.gemm.weights import CHUNK, PACKED_ROWS
+
     rows, k = weight.shape[0] * PACKED_ROWS, weight.shape[1] * CHUNK
     tokens = int(input.numel()) // max(int(input.shape[-1]), 1)
     return int(max(tokens * rows * k, -(-tokens // 64) * -(-rows // 32) * -(-k // 256) * 4000))
@@ -81,11 +86,16 @@ def cost(input: Tensor, weight: Tensor, *_: Any) -> int:
 
 @functools.cache
 def _kernel(config: WeightsConfig) -> Any:
+    from graphene.kernels.gemm.weights import weights_kernel
+
     return weights_kernel(config)
 
 
 def configure(input: Arg, weight: Arg, scale: Arg, zero: Arg | None, bias: Arg | None) -> Any:
     """The recipe of a configuration."""
+    from graphene.kernels.gemm.weights import CHUNK, PACKED_ROWS, WeightsConfig
+    from graphene.select.weight_tiles import select_weights
+
     rank, bits = len(input.shape), 4 if weight.shape[2] == 128 else 8
     rows, k = weight.shape[0] * PACKED_ROWS, weight.shape[1] * CHUNK
     tokens = list(range(rank - 1))
@@ -149,6 +159,8 @@ def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
 
 def flops(input: Any, weight: Any, *_: Any, **__: Any) -> int:
     """Two operations for each multiply-add."""
+    from graphene.kernels.gemm.weights import CHUNK, PACKED_ROWS
+
     tokens = 1
     for n in input.shape[:-1]:
         tokens *= n

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphene import _core
-from graphene.kernels.recurrent import CellConfig, recurrent_cell
-from graphene.kernels.recurrent_sm90 import CellSm90Config, cell_sm90
 from graphene.ops.core.activations import ACTIVATIONS, activate, slope, wide_dtype
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, check_tensors, same_shape, shape_text
 from graphene.ops.core.context import lower
@@ -16,11 +14,17 @@ from graphene.ops.core.define import Defined, Definition, is_compiling, public
 from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, target_device
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import divides, output, own, recipe, view
-from graphene.select.recurrent import select_cell
+
+if TYPE_CHECKING:
+    from graphene.kernels.recurrent import CellConfig
+    from graphene.kernels.recurrent_sm90 import CellSm90Config
 
 
 @functools.lru_cache(maxsize=512)
 def _kernel(config: CellConfig | CellSm90Config) -> Any:
+    from graphene.kernels.recurrent import recurrent_cell
+    from graphene.kernels.recurrent_sm90 import CellSm90Config, cell_sm90
+
     return cell_sm90(config) if isinstance(config, CellSm90Config) else recurrent_cell(config)
 
 
@@ -85,6 +89,8 @@ class CellOperator:
 
     def configure(self, *args: Any) -> Any:
         """The recipe of a configuration."""
+        from graphene.select.recurrent import select_cell
+
         t = self.named(args)
         x, h, w, u = (t[n] for n in ("input", "h", "w_ih", "w_hh"))
         if x.dtype not in MATMUL_DTYPES:

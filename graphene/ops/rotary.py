@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphene import _core, dtypes
-from graphene.kernels.rotary import RotaryConfig, rotary_kernel
 from graphene.ops.core.activations import wide_dtype
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, same_shape, shape_text
 from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, public
 from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import broadcast, divides, output, own, recipe, view
-from graphene.select.rotary import select_rotary
+
+if TYPE_CHECKING:
+    from graphene.kernels.rotary import RotaryConfig
 
 SCHEMA = (
     "(Tensor q, Tensor k, Tensor cos, Tensor sin, Tensor? q_weight=None, Tensor? k_weight=None, float eps=1e-6, "
@@ -89,6 +90,8 @@ def cost(q: Tensor, k: Tensor, *_: Any) -> int:
 
 @functools.cache
 def _kernel(config: RotaryConfig) -> Any:
+    from graphene.kernels.rotary import rotary_kernel
+
     return rotary_kernel(config)
 
 
@@ -97,6 +100,8 @@ def configure(
     interleaved: bool,
 ) -> Any:  # fmt: skip
     """The recipe of a configuration."""
+    from graphene.select.rotary import select_rotary
+
     batch, seq, _, dim = q.shape
     heads = (q.shape[2], k.shape[2])
     outputs = [output(DTYPES.get(q.dtype, "fp32"), *([(i, d)] for d in range(4))) for i in range(2)]

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphene import _core, dtypes
-from graphene.kernels.gemm.problem import GemmProblem, GemmTile
-from graphene.kernels.gemm.whole import gemm_launches, workspace_sizes
-from graphene.kernels.tma import MOST_TILES
-from graphene.kernels.transpose import TransposeConfig, transpose_kernel
 from graphene.ops.core.activations import ACTIVATIONS, activate
 from graphene.ops.core.checks import check_devices, same_shape, shape_text
 from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, public
@@ -17,8 +13,9 @@ from graphene.ops.core.kernels import KernelCalls, target_device
 from graphene.ops.core.torch import NUMBERS, Tensor, fail, torch
 from graphene.ops.core.views import ONE, contiguous, divides, output, own, recipe, view
 from graphene.ops.matmul import Matrix, add_workspaces
-from graphene.select.gemm import choose
-from graphene.select.sm90_time import has_wgmma
+
+if TYPE_CHECKING:
+    from graphene.kernels.gemm.problem import GemmProblem, GemmTile
 
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 RESULTS = (torch.bfloat16, torch.float16, torch.float32)
@@ -108,6 +105,9 @@ def check_scale_shapes(scale_a: Tensor, scale_b: Tensor, rows: Any, columns: Any
 
 def tile_of(p: GemmProblem, where: str) -> GemmTile:
     """How a product is computed on a device; the simulator computes whole tiles."""
+    from graphene.kernels.gemm.problem import GemmTile
+    from graphene.select.gemm import choose
+
     if where == "cpu":
         pad = (p.align[0] < 16, p.align[1] < 16)
         return GemmTile((64, 64, 128), (4, 1), 2, pad=pad, kernel="gemm_sm90")
@@ -116,6 +116,7 @@ def tile_of(p: GemmProblem, where: str) -> GemmTile:
 
 def transposed(b: Arg, ks: int, columns: int) -> Any:
     """The kernel that copies b, whose lines run along its columns, to lines along k."""
+    from graphene.kernels.transpose import TransposeConfig, transpose_kernel
 
     def vector(n: int) -> int:
         return divides(min(16, b.align), n, b.strides[0]) if n is columns else divides(16, n)
@@ -136,6 +137,11 @@ def configure(
     residual: Arg | None,
 ) -> Any:
     """The recipe of a configuration."""
+    from graphene.kernels.gemm.problem import GemmProblem
+    from graphene.kernels.gemm.whole import gemm_launches, workspace_sizes
+    from graphene.kernels.tma import MOST_TILES
+    from graphene.select.sm90_time import has_wgmma
+
     (m, k), n = a.shape, b.shape[1]
     whole = a.dtype == "int8"
     to = _NAMES[out_dtype] if out_dtype is not None else "float32" if whole else a.dtype

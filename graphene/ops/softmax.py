@@ -5,23 +5,18 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphene import _core, dtypes
 from graphene.kernels.arguments import MOST_BLOCKS_YZ
-from graphene.kernels.rows.softmax import (
-    SoftmaxConfig,
-    log_softmax_columns_kernel,
-    log_softmax_kernel,
-    softmax_columns_kernel,
-    softmax_kernel,
-)
 from graphene.ops.core.checks import FLOATS, check_dtypes
 from graphene.ops.core.define import SIMULATED, Arg, Defined, Definition, is_compiling, public
 from graphene.ops.core.kernels import DTYPES, MOST, ROW_DTYPES, TOO_WIDE, KernelCalls, model_name, target_device
 from graphene.ops.core.torch import NUMBERS, Tensor, fail, torch
 from graphene.ops.core.views import contiguous, divides, merge, one_far, output, own, recipe, view
-from graphene.select.rows import select_softmax, select_softmax_columns
+
+if TYPE_CHECKING:
+    from graphene.kernels.rows.softmax import SoftmaxConfig
 
 ALLOWED = (*FLOATS, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 _NAMES = {number: str(dtype).removeprefix("torch.") for dtype, number in NUMBERS.items()}
@@ -61,22 +56,31 @@ class Softmax:
 
 @functools.cache
 def _kernel(config: SoftmaxConfig, log: bool) -> Any:
+    from graphene.kernels.rows.softmax import log_softmax_kernel, softmax_kernel
+
     return log_softmax_kernel(config) if log else softmax_kernel(config)
 
 
 @functools.cache
 def _columns_kernel(config: Any, log: bool) -> Any:
+    from graphene.kernels.rows.softmax import log_softmax_columns_kernel, softmax_columns_kernel
+
     return log_softmax_columns_kernel(config) if log else softmax_columns_kernel(config)
 
 
 def columns_config(width: int, columns: int, matrices: int, dtype: str = "float32", align: int = 4) -> Any:
     """The configuration for columns of ``width`` elements, `columns` of them side by side in each matrix."""
+    from graphene.select.rows import select_softmax_columns
+
     t = getattr(dtypes, DTYPES[dtype])
     return select_softmax_columns(width, columns, t, align_bytes=align, batch=matrices)
 
 
 def choose(p: Softmax) -> KernelCalls | str:
     """Softmax of rows or columns."""
+    from graphene.kernels.rows.softmax import SoftmaxConfig
+    from graphene.select.rows import select_softmax
+
     if p.dtype not in ROW_DTYPES or p.out not in ROW_DTYPES:
         return f"no kernel for a softmax of {p.dtype} in {p.out}"
     dtype, out = (getattr(dtypes, DTYPES[x]) for x in (p.dtype, p.out))

@@ -9,32 +9,37 @@ the model's best, and so compiles one kernel. ``matmul_tiles`` ranks tiles for a
 
 from __future__ import annotations
 
-from graphene.select.attention import (
-    select_backward,
-    select_backward_saving,
-    select_decode,
-    select_forward,
-    select_forward_sm90,
-    select_short,
-)
-from graphene.select.device import Device, current_device, of_arch
-from graphene.select.elements import select_elementwise, select_reduction, select_transpose
-from graphene.select.elementwise_run import run_elementwise
-from graphene.select.gemm import select_gemm
-from graphene.select.matmul import matmul_tiles
-from graphene.select.measure import Measured, Timer, Tuning, choose, tune
-from graphene.select.mlp import select_mlp
-from graphene.select.model import Estimate, estimate
-from graphene.select.recurrent import select_cell
-from graphene.select.rows import (
-    select_norm,
-    select_norm_backward,
-    select_norm_columns,
-    select_softmax,
-    select_softmax_columns,
-)
-from graphene.select.tiles import MatmulShape, Tile, judge, thesis_block_tiles, thesis_warp_tiles
-from graphene.select.tunable import Rejected, Runnable, Selection, Tunable, rank
+from typing import TYPE_CHECKING, Any
+
+from graphene import _lazily
+
+if TYPE_CHECKING:
+    from graphene.select.attention import (
+        select_backward,
+        select_backward_saving,
+        select_decode,
+        select_forward,
+        select_forward_sm90,
+        select_short,
+    )
+    from graphene.select.device import Device, current_device, of_arch
+    from graphene.select.elements import select_elementwise, select_reduction, select_transpose
+    from graphene.select.elementwise_run import run_elementwise
+    from graphene.select.gemm import select_gemm
+    from graphene.select.matmul import matmul_tiles
+    from graphene.select.measure import Measured, Timer, Tuning, choose, tune
+    from graphene.select.mlp import select_mlp
+    from graphene.select.model import Estimate, estimate
+    from graphene.select.recurrent import select_cell
+    from graphene.select.rows import (
+        select_norm,
+        select_norm_backward,
+        select_norm_columns,
+        select_softmax,
+        select_softmax_columns,
+    )
+    from graphene.select.tiles import MatmulShape, Tile, judge, thesis_block_tiles, thesis_warp_tiles
+    from graphene.select.tunable import Rejected, Runnable, Selection, Tunable, rank
 
 __all__ = [
     "Device",
@@ -77,3 +82,11 @@ __all__ = [
     "thesis_warp_tiles",
     "tune",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return _lazily.attribute(__name__, name)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -15,6 +15,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from graphene import ops  # noqa: E402
 from graphene.ops.core.define import defined  # noqa: E402
 from tests.ops.cpu_cases import quiet, r  # noqa: E402
 
@@ -245,6 +246,7 @@ def registered() -> set[str]:
     return {n.split("::")[1] for n in names if n.startswith("graphene::")}
 
 
+ops.register()
 OURS = registered()  # when tests are collected: some define operators of their own as they run
 
 

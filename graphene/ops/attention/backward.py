@@ -5,23 +5,11 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphene import _core, dtypes
 from graphene.kernels.arguments import MOST_BLOCKS_YZ
-from graphene.kernels.attention.backward import (
-    BackwardConfig,
-    attention_keys_gradient_kernel,
-    attention_queries_gradient_kernel,
-)
-from graphene.kernels.attention.backward_sm90 import QUERIES, GradientSm90, attention_gradient_sm90
-from graphene.kernels.attention.delta import attention_delta_kernel
-from graphene.kernels.attention.keys_sm90 import KEYS, KeysSm90, attention_keys_gradient_sm90
 from graphene.kernels.attention.problem import Attention
-from graphene.kernels.attention.product import attention_queries_product_kernel
-from graphene.kernels.attention.product_sm90 import ProductSm90, attention_queries_product_sm90
-from graphene.kernels.attention.sums import attention_rows_kernel, attention_sums_kernel
-from graphene.kernels.attention.workspace import PANEL, ROWS
 from graphene.ops.attention import reference as plain
 from graphene.ops.attention.checks import operands
 from graphene.ops.attention.recipe import (
@@ -44,13 +32,12 @@ from graphene.ops.core.define import Arg, Defined, Definition
 from graphene.ops.core.kernels import DTYPES, memory_bytes, target_device
 from graphene.ops.core.torch import Tensor, torch
 from graphene.ops.core.views import output, own, view
-from graphene.select.attention import (
-    select_backward,
-    select_backward_saving,
-    select_backward_sm90,
-    select_saving_sm90,
-)
 from graphene.select.device import Device
+
+if TYPE_CHECKING:
+    from graphene.kernels.attention.backward_sm90 import GradientSm90
+    from graphene.kernels.attention.keys_sm90 import KeysSm90
+    from graphene.kernels.attention.product_sm90 import ProductSm90
 
 _NUMBERS = "bool causal, int left, int right, float scale, float softcap"
 _FRONT = "(Tensor grad, Tensor delta, Tensor lse, Tensor q, Tensor k, Tensor v, "
@@ -67,12 +54,23 @@ WAVES = 3  # from this many blocks a multiprocessor on, two launches for a part 
 
 @functools.cache
 def _kernels(a: Attention, small: bool, where: Device) -> tuple[Any, Any]:
+    from graphene.kernels.attention.backward import (
+        BackwardConfig,
+        attention_keys_gradient_kernel,
+        attention_queries_gradient_kernel,
+    )
+    from graphene.select.attention import select_backward
+
     keys, queries = (BackwardConfig(a, 32, 32, 2),) * 2 if small else select_backward(a, device=where)
     return attention_keys_gradient_kernel(keys), attention_queries_gradient_kernel(queries)
 
 
 @functools.cache
 def _saving(a: Attention, small: bool, where: Device) -> tuple[Any, Any] | None:
+    from graphene.kernels.attention.backward import BackwardConfig, attention_keys_gradient_kernel
+    from graphene.kernels.attention.product import attention_queries_product_kernel
+    from graphene.select.attention import select_backward_saving
+
     chosen = select_backward_saving(a, device=where)
     if chosen is None:
         return None
@@ -84,6 +82,9 @@ def _saving(a: Attention, small: bool, where: Device) -> tuple[Any, Any] | None:
 
 @functools.cache
 def _by_wgmma(config: GradientSm90) -> tuple[Any, Any, Any]:
+    from graphene.kernels.attention.backward_sm90 import attention_gradient_sm90
+    from graphene.kernels.attention.sums import attention_rows_kernel, attention_sums_kernel
+
     a = config.what
     plain_rows = Attention(a.D, a.dtype, group=a.group)
     return (
@@ -95,6 +96,10 @@ def _by_wgmma(config: GradientSm90) -> tuple[Any, Any, Any]:
 
 @functools.cache
 def _tiled(keys: KeysSm90, product: ProductSm90) -> tuple[Any, Any, Any]:
+    from graphene.kernels.attention.keys_sm90 import attention_keys_gradient_sm90
+    from graphene.kernels.attention.product_sm90 import attention_queries_product_sm90
+    from graphene.kernels.attention.sums import attention_rows_kernel
+
     a = keys.what
     return (
         attention_rows_kernel(Attention(a.D, a.dtype, group=a.group)),
@@ -151,6 +156,9 @@ class AttentionGradients:
 
     def configure(self, *args: Any) -> Any:
         """The recipe of a configuration."""
+        from graphene.kernels.attention.workspace import PANEL, ROWS
+        from graphene.select.attention import select_backward_sm90, select_saving_sm90
+
         (g, delta, lse, q, k, v), given, (causal, left, right, scale, softcap) = args[:6], args[6:-6], args[-5:]
         mask, bias, rest = (None, None, None) if self.varlen else given
         results = 9 if self.varlen else 10  # in a recipe, tensors of the call come before its own
@@ -225,6 +233,9 @@ class AttentionGradients:
 
         As many heads share a work space as in `configure`; long ones may take up to a sixteenth of the device's memory.
         """
+        from graphene.kernels.attention.backward_sm90 import QUERIES
+        from graphene.kernels.attention.keys_sm90 import KEYS
+
         (g, delta, lse, *qkv), dq, dk, dv, numbers = parts
         group, device = kernels[0].what.group, target_device(q.device)
         tiles, keys = -(-q.shape[1] // QUERIES), -(-k.shape[1] // KEYS) * KEYS
@@ -252,6 +263,8 @@ class AttentionGradients:
 
     def summed(self, config: GradientSm90, q: Arg, outputs: list[Any], parts: list[Any], results: int) -> Any:
         """The recipe of the kernel that adds gradients of queries up in fp32."""
+        from graphene.kernels.attention.backward_sm90 import QUERIES
+
         (g, delta, lse, *qkv), dq, dk, dv, numbers = parts
         tiles = -(-q.shape[1] // QUERIES)
         heads = [[(3, 0)], [(3, 2)]]
@@ -334,6 +347,8 @@ def _configure_delta(g: Arg, out: Arg, g_lse: Arg | None) -> Any:
 
 @functools.cache
 def _delta_kernel(what: Attention, lse: bool) -> Any:
+    from graphene.kernels.attention.delta import attention_delta_kernel
+
     return attention_delta_kernel(what, lse)
 
 

@@ -6,15 +6,10 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphene import _core
-from graphene.kernels.attention.combine import attention_combine_kernel
-from graphene.kernels.attention.decode import DecodeConfig, attention_decode_kernel
-from graphene.kernels.attention.forward import ForwardConfig, attention_forward_kernel
-from graphene.kernels.attention.key_tiles import CAPACITY, attention_tiles_kernel
 from graphene.kernels.attention.problem import Attention
-from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
 from graphene.ops.attention import reference as plain
 from graphene.ops.attention.backward import gradients, gradients_varlen
 from graphene.ops.attention.checks import results, results_varlen, sequences
@@ -41,7 +36,11 @@ from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, pub
 from graphene.ops.core.kernels import DTYPES, target_device
 from graphene.ops.core.torch import Tensor, fail
 from graphene.ops.core.views import output
-from graphene.select.attention import SHORT, select_decode, select_forward, select_forward_sm90, select_short
+
+if TYPE_CHECKING:
+    from graphene.kernels.attention.decode import DecodeConfig
+    from graphene.kernels.attention.forward import ForwardConfig
+    from graphene.kernels.attention.sm90 import ForwardSm90
 
 _SCHEMA = "(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? bias, {numbers}) -> {result}"
 _PACKED = (
@@ -53,6 +52,10 @@ _NUMBERS = "bool causal, int left, int right, float? scale, float softcap"
 
 @functools.cache
 def _kernel(config: ForwardConfig | DecodeConfig | ForwardSm90) -> Any:
+    from graphene.kernels.attention.decode import DecodeConfig, attention_decode_kernel
+    from graphene.kernels.attention.forward import attention_forward_kernel
+    from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
+
     if isinstance(config, DecodeConfig):
         return attention_decode_kernel(config)
     return attention_forward_sm90(config) if isinstance(config, ForwardSm90) else attention_forward_kernel(config)
@@ -60,12 +63,16 @@ def _kernel(config: ForwardConfig | DecodeConfig | ForwardSm90) -> Any:
 
 @functools.cache
 def _tiles(what: Attention, BM: int, BN: int) -> Any:
+    from graphene.kernels.attention.key_tiles import attention_tiles_kernel
+
     return attention_tiles_kernel(Attention(what.D, left=what.left, right=what.right, mask=what.mask), BM, BN)
 
 
 @functools.cache
 def combine_kernel(what: Attention, lse: bool) -> Any:
     """The kernel that puts parts together."""
+    from graphene.kernels.attention.combine import attention_combine_kernel
+
     return attention_combine_kernel(Attention(what.D, what.dtype, group=what.group), lse)
 
 
@@ -96,6 +103,8 @@ class AttentionOperator:
 
     def configure(self, q: Arg, k: Arg, v: Arg, *rest: Any) -> Any:
         """The recipe of a configuration."""
+        from graphene.kernels.attention.decode import DecodeConfig
+
         given, (causal, left, right, scale, softcap) = rest[:-5], rest[-5:]
         scale = default_scale(q.shape[-1]) if scale is None else scale
         left, right = window_of(causal, left, right)
@@ -153,6 +162,10 @@ class AttentionOperator:
 
         `packed`: how many sequences there are, and the longest one's queries.
         """
+        from graphene.kernels.attention.forward import ForwardConfig
+        from graphene.kernels.attention.key_tiles import CAPACITY
+        from graphene.select.attention import SHORT, select_decode, select_forward, select_forward_sm90, select_short
+
         alike = all(
             x is None or (e is not None and not e.rows and of_all_heads(x)) for x, e in ((mask, a.mask), (bias, a.bias))
         )
@@ -194,6 +207,8 @@ class AttentionOperator:
 
     def cost(self, q: Tensor, k: Tensor, *rest: Any) -> int:
         """The multiply-adds of Q K^T, or the cost of its tiles if that is more."""
+        from graphene.select.attention import SHORT
+
         return simulated_cost(q, k, rest, SHORT)
 
     def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

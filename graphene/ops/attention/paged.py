@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphene import _core
-from graphene.kernels.attention.decode import DecodeConfig
-from graphene.kernels.attention.paged import attention_paged_kernel
 from graphene.ops.attention import reference as plain
 from graphene.ops.attention.checks import results_paged, tables
 from graphene.ops.attention.forward import bounds, combine_kernel, default_scale, with_lse
@@ -28,7 +26,9 @@ from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, pub
 from graphene.ops.core.kernels import DTYPES, target_device
 from graphene.ops.core.torch import Tensor, torch
 from graphene.ops.core.views import output
-from graphene.select.attention import select_decode
+
+if TYPE_CHECKING:
+    from graphene.kernels.attention.decode import DecodeConfig
 
 _SCHEMA = (
     "(Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, Tensor cache_seqlens, "
@@ -38,6 +38,8 @@ _SCHEMA = (
 
 @functools.cache
 def _kernel(config: DecodeConfig) -> Any:
+    from graphene.kernels.attention.paged import attention_paged_kernel
+
     return attention_paged_kernel(config)
 
 
@@ -58,6 +60,8 @@ class PagedOperator:
 
     def configure(self, q: Arg, k: Arg, v: Arg, table: Arg, lengths: Arg, *numbers: Any) -> Any:
         """The recipe of a configuration."""
+        from graphene.select.attention import select_decode
+
         causal, left, right, scale, softcap = numbers
         scale = default_scale(q.shape[-1]) if scale is None else scale
         left, right = window_of(causal, left, right)

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphene import _core, dtypes
 from graphene.kernels.arguments import MOST_BLOCKS_YZ
-from graphene.kernels.attention.forward import ForwardConfig
 from graphene.kernels.attention.problem import LOG2E, MOST, Attention, Extra
-from graphene.kernels.attention.sm90 import ForwardSm90
 from graphene.ops.core.define import Arg
 from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES
 from graphene.ops.core.torch import Tensor, torch
 from graphene.ops.core.views import ONE, Dim, broadcast, output, own, view
+
+if TYPE_CHECKING:
+    from graphene.kernels.attention.forward import ForwardConfig
+    from graphene.kernels.attention.sm90 import ForwardSm90
 
 WIDE_CAP = 128.0  # beyond it the last digits of the cap are too large for scores, so kernels take more care
 MOST_CAP = 2.0**120  # a larger cap changes no fp32 score

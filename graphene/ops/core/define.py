@@ -33,9 +33,9 @@ from graphene.errors import LaunchError
 from graphene.ops.core import plans
 from graphene.ops.core.checks import check_scalar, check_tensors
 from graphene.ops.core.context import autocasts, has_tangent, no_autocast, transforming, wants_gradient
+from graphene.ops.core.namespace import SPACE, registering
 from graphene.ops.core.torch import NUMBERS, fail, torch
 
-SPACE = "graphene"
 # The greatest `cost` for which CPU tensors run on the simulator, which then takes about a quarter of a second.
 SIMULATED = 1 << 18
 
@@ -139,7 +139,27 @@ class _Explaining(threading.local):
 _explaining = _Explaining()
 
 
-defined: dict[str, Defined] = {}  # all operators by name
+defined: dict[str, Defined] = {}  # the operators whose files have been read, by name
+
+
+def register_named(name: str) -> bool:
+    """Registers the operator that has this name in torch.ops.graphene; False if no file that was read defines it."""
+    op = defined.get(name) or defined.get(name.removesuffix("_forward")) or defined.get(name.removesuffix("_reference"))
+    if op is not None:
+        op.register()
+    return op is not None
+
+
+def _count_operations(d: Definition) -> None:
+    """Tells torch.utils.flop_counter how many operations the operator takes, and the counters that are counting."""
+    from torch.utils import _python_dispatch, flop_counter
+
+    packets = [getattr(getattr(torch.ops, SPACE), name) for name in (d.name, d.name + "_forward")]
+    flop_counter.register_flop_formula(packets, get_raw=True)(d.flops)
+    for mode in _python_dispatch._get_current_dispatch_mode_stack():  # a counter has copied the formulas
+        registry = getattr(getattr(mode, "counter", mode), "flop_registry", None)
+        if isinstance(registry, dict):
+            registry.update({p: flop_counter.flop_registry[p] for p in packets})
 
 
 class Defined:
@@ -156,15 +176,26 @@ class Defined:
         self._optional = [p[0] for p in d.params if p[1] == "Tensor?"]
         self._written = next((i for i, p in enumerate(self.params) if "!" in p[1]), None)
         self._returns = d.returned > 0
-        self._register()
-        namespace = getattr(torch.ops, SPACE)
-        self.forward = getattr(namespace, d.name + "_forward").default
-        self.differentiable = getattr(namespace, d.name).default
-        if d.flops is not None:
-            from torch.utils import flop_counter
+        self._registered = False
 
-            packets = [getattr(namespace, d.name), getattr(namespace, d.name + "_forward")]
-            flop_counter.register_flop_formula(packets, get_raw=True)(d.flops)
+    def register(self) -> None:
+        """Registers the operator with PyTorch, unless that was done. Calls that the core takes need no registration."""
+        with registering():
+            if not self._registered:
+                self._registered = True
+                self._register()
+                if self.definition.flops is not None:
+                    _count_operations(self.definition)
+
+    @property
+    def forward(self) -> Any:
+        """The operator without a gradient. PyTorch's compiler reads this, too: the namespace registers the operator."""
+        return getattr(getattr(torch.ops, SPACE), self.definition.name + "_forward").default
+
+    @property
+    def differentiable(self) -> Any:
+        """The operator with a gradient."""
+        return getattr(getattr(torch.ops, SPACE), self.definition.name).default
 
     def _configure(self, *args: Any) -> Any:
         """The core calls this for the first call of a configuration."""

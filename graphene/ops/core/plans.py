@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import threading
@@ -322,7 +323,8 @@ def package_stamp() -> str | None:
         if isinstance(known, dict) and known.get("state") == state and isinstance(known.get("stamp"), str):
             return str(known["stamp"])
         hashes = [
-            (n if n[0] != "/" else os.path.basename(n), _core.sha256(Path(folder, n).read_bytes())) for n, _ in files
+            (n if n[0] != "/" else os.path.basename(n), hashlib.sha256(Path(folder, n).read_bytes()).hexdigest())
+            for n, _ in files
         ]
     except (OSError, ValueError):
         return None

@@ -1,0 +1,59 @@
+"""A package's names are read from their files when they are first asked for, so that importing the package reads none.
+
+The package's own file says where they are, in the imports under ``if TYPE_CHECKING:``, which type checkers and tools
+read, too.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import sys
+from types import ModuleType
+from typing import Any
+
+_homes: dict[str, dict[str, str]] = {}
+
+
+def _imports(package: str) -> dict[str, str]:
+    """The file of each name that a package imports for type checkers, as a module's name."""
+    spec = importlib.util.find_spec(package)
+    source = getattr(spec.loader, "get_source")(package) if spec else ""  # noqa: B009
+    blocks = [
+        node.body
+        for node in ast.parse(source).body
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
+    ]
+    imports = [x for body in blocks for x in body if isinstance(x, ast.ImportFrom)]
+    return {a.asname or a.name: str(x.module) for x in imports for a in x.names}
+
+
+def homes(package: str) -> dict[str, str]:
+    """The module of each of a package's names."""
+    if package not in _homes:
+        _homes[package] = _imports(package)
+    return _homes[package]
+
+
+def attribute(package: str, name: str) -> Any:
+    """The package's attribute of that name: a name of one of its files, or a file. Raises AttributeError."""
+    if name in homes(package):
+        value = getattr(importlib.import_module(homes(package)[name]), name)
+    elif not name.startswith("_") and importlib.util.find_spec(f"{package}.{name}"):
+        value = importlib.import_module(f"{package}.{name}")
+    else:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    setattr(sys.modules[package], name, value)
+    return value
+
+
+class Hiding(ModuleType):
+    """A package in which a name hides the file that is called so: ``ops.matmul`` is the function of `ops/matmul.py`."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, ModuleType) and name in homes(self.__name__):
+            if not hasattr(value, name):  # it is the folder of the file
+                return
+            value = getattr(value, name)
+        super().__setattr__(name, value)
