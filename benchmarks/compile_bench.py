@@ -28,7 +28,7 @@ from figures import arguments, has_device, write
 from timing import captured, in_graphs, measure
 
 import graphene as gr
-from graphene.integrations.torch_compile.expected import KERNEL_US, LIBRARY_FLOPS
+from graphene.integrations.torch_compile.expected import KERNEL_US, KernelTimes, library_us
 from graphene.select.device import current_device
 
 DTYPE = torch.bfloat16
@@ -167,7 +167,6 @@ def model_of_time(seconds: float) -> dict[str, Any]:
     tiny = torch.zeros(1, device="cuda")
     empty = in_graphs({"add": [lambda: tiny.add_(1.0)]}, 200, 7)["add"]
     out: dict[str, Any] = {"kernel_us": empty, "expected_kernel_us": KERNEL_US, "products": [], "copies": []}
-    rate = LIBRARY_FLOPS.get(device.family, device.flops_per_clock) * device.sm_count * device.clock_ghz
     pairs = ((1024, 1024), (1024, 3072), (2048, 2048), (2048, 8192), (8192, 2048), (4096, 4096), (4096, 14336),
              (14336, 4096), (768, 768), (768, 3072), (3072, 768))  # fmt: skip
     for m in (1, 16, 64, 512, 4096, 12288):
@@ -182,14 +181,14 @@ def model_of_time(seconds: float) -> dict[str, Any]:
             y = torch.empty(m, n, device="cuda", dtype=DTYPE)
             calls = [lambda a=a, b=b, y=y: torch.mm(a, b, out=y) for a, b in sets]
             us = in_graphs({"mm": calls}, max(12, len(sets)), 5)["mm"]
-            expected = KERNEL_US + max(moved / device.memory_rate, 2 * m * n * k / rate) / 1e3
+            expected = library_us(m, k, n, moved, device)
             out["products"].append({"m": m, "k": k, "n": n, "us": us, "expected_us": expected})
     for size in (2**14, 2**17, 2**20, 2**22, 2**24, 2**26):
         data = [torch.randn(size // 2, device="cuda").to(DTYPE) for _ in range(3)]
         to = [torch.empty_like(a) for a in data]
         us = in_graphs({"copy": [lambda a=a, b=b: b.copy_(a) for a, b in zip(data, to, strict=True)]}, 30, 5)["copy"]
         out["copies"].append({"moved_bytes": 2 * size, "us": us,
-                              "expected_us": KERNEL_US + 2 * size / device.memory_rate / 1e3})  # fmt: skip
+                              "expected_us": KernelTimes(device).moving_us(2 * size)})  # fmt: skip
     return out
 
 

@@ -207,7 +207,7 @@ def rows() -> list[Case]:
                     y = centred * plan.rsqrt(plan.mean(centred * centred, w) + 1e-5)
                     y = y * g.input("G", [w], gr.fp16) + g.input("B", [w], gr.fp16)
                 g.output("Y", y, [r, w], gr.fp16)
-            plans = {"planned": {}, "planned, reciprocals": {"rewrite.reciprocals": True}}
+            plans = {"planned": {}, "planned, divided": {"rewrite.reciprocals": False}}
             out.append(Case(f"{kind} {count}x{width}", g, eager_rows(kind, width), {"rows": count},
                             plans if kind == "softmax" else {"planned": {}},
                             {"library": library_rows(kind, count, width)}, compiled=True))  # fmt: skip

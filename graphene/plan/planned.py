@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import math
 import os
 import tempfile
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphene import _core
+from graphene.errors import SelectError
 from graphene.kernel import Kernel
 from graphene.plan import (
     products,
@@ -29,6 +31,7 @@ from graphene.plan import (
 from graphene.plan.decisions import Decision, Decisions, refuse_pin
 from graphene.plan.form import along_one_axis, product_form
 from graphene.plan.graph import PLANNERS, Graph, refuse
+from graphene.plan.product_time import least_us
 from graphene.plan.rewrite import once, reciprocals, scale_past_dot
 from graphene.select.device import Device, of_arch
 
@@ -257,9 +260,9 @@ def make(given_graph: Graph, arch: Any, pins: dict[str, Any], sizes: dict[str, i
     elif not any(v.op == "dot" for o in g.outputs for v in o.value.walk()):
         rewritten, changed = reciprocals(g)
         if changed:
-            options = {False: 0.0, True: 1.0}
+            options = {True: 0.0, False: 1.0}
             why = "; ".join(dict.fromkeys(changed))
-            said = {True: f"one reciprocal a row: {why}", False: f"as written: {why}; pin True to compare"}
+            said = {True: f"one reciprocal a row: {why}", False: f"as written: {why}"}
             on = d.take("rewrite.reciprocals", options, lambda v: said[v], "relative")
             rewritten = rewritten if on else g
         kind = rows.decide(d, rewritten, given, device)
@@ -275,17 +278,43 @@ def make(given_graph: Graph, arch: Any, pins: dict[str, Any], sizes: dict[str, i
             kind = streams.decide(d, rewritten, given, device)
         else:
             form = product_form(rewritten)
-            options = {"mma.sync": 0.0, "wgmma": warpgroups.why_not(form, device) or 1.0}
-            reasons = {"mma.sync": "as measured", "wgmma": "with copies by TMA; not measured yet"}
-            if device.arch == "sm_90a" and d.take("instruction", options, lambda v: reasons[v], "relative") == "wgmma":
-                kind = warpgroups.decide(d, form, given, device)
-            else:
-                kind = products.decide(d, form, given, device)
+            kind = _products(d, form, given, device)
     if unknown := d.unknown():
         refuse_pin(unknown[0], d.pins[unknown[0]], f"want: one of {', '.join(d.made)}")
     p = Plan(given_graph, rewritten, device, given, d, kind)
     p.plan_ms = 1e3 * (time.perf_counter() - start)
     return p
+
+
+def _products(d: Decisions, form: Any, sizes: dict[str, int], device: Device) -> Any:
+    """The kernel of products: on sm_90a, of the instruction with which the expected time is less."""
+    if device.arch != "sm_90a":
+        return products.decide(d, form, sizes, device)
+    pinned = d.pins.get("instruction")
+    found: dict[str, tuple[Decisions, Any]] = {}
+    options: dict[Any, float | str] = {"mma.sync": math.inf, "wgmma": warpgroups.why_not(form, device) or math.inf}
+    failed: list[SelectError] = []
+    for name, decide in (("wgmma", warpgroups.decide), ("mma.sync", products.decide)):
+        if isinstance(options[name], str) or pinned not in (None, name):
+            continue
+        if found and found["wgmma"][1].expected_us <= (least := least_us(form, sizes, device)):
+            options[name] = f"no tile takes less than {least:.1f} us"
+            continue
+        own = Decisions(d.pins)
+        try:
+            found[name] = own, decide(own, form, sizes, device)
+        except SelectError as e:
+            failed.append(e)
+            options[name] = str(e).splitlines()[0]
+        else:
+            options[name] = found[name][1].expected_us
+    if failed and not found:
+        raise failed[-1]
+    reasons = {"mma.sync": "operands pass through registers", "wgmma": "operands are read where TMA puts them"}
+    name = d.take("instruction", options, lambda v: f"{reasons[v]}; least expected time", "us")
+    own, kind = found[name]
+    d.made.update(own.made)
+    return kind
 
 
 def _sizes(g: Graph, sizes: dict[str, int]) -> dict[str, int]:

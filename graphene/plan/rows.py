@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from graphene.errors import VerifyError
 from graphene.plan.form import none
 from graphene.plan.graph import REDUCTIONS, Axis, Graph, Output, Value
-from graphene.plan.products import moved, size_of, vector_bytes
+from graphene.plan.product_tiles import size_of, vector_bytes
+from graphene.plan.product_time import moved
 from graphene.select.model import LAUNCH_US
 from graphene.select.row_tiles import select_tile
 

@@ -10,15 +10,13 @@ import graphene as gr
 from graphene import arrange
 from graphene.plan.form import Statistic, none
 from graphene.plan.graph import REDUCTIONS, Axis, Graph, Output, Value
+from graphene.plan.product_tiles import SLICE, ProductTile, size_of, vector_bytes
+from graphene.plan.product_time import moved
 from graphene.plan.products import (
     MATRIX_ATOMS,
     Placed,
-    ProductTile,
     accesses_of,
     lay_out,
-    moved,
-    size_of,
-    vector_bytes,
 )
 from graphene.report import occupancy
 from graphene.select.model import FILL_CLOCKS, LATENCY_CLOCKS, LAUNCH_US, STEP_CLOCKS, in_waves
@@ -227,9 +225,6 @@ def registers(f: StreamForm, t: ProductTile) -> int:
     words = rows * (t.n + columns) + (rows * (t.n + depth) + SLICE * max(t.n, columns)) // 2
     norms = len(f.on("right")) * 3 * t.n // 8 + len(f.on("left")) * rows // 8
     return words // 32 + norms + 44
-
-
-SLICE = 16
 
 
 def decide(d: Decisions, g: Graph, sizes: dict[str, int], device: Device) -> StreamForm:

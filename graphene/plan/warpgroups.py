@@ -1,8 +1,8 @@
 """Products for Hopper: ``wgmma`` and copies by TMA as further values of a plan's decisions.
 
 A warpgroup starts the copies of a ring of stages; one or two others multiply what lies in shared memory, each 64 rows,
-and compute the result. Stages are handed over by mbarriers. It is taken where ``instruction`` is pinned to "wgmma": it
-has not been measured beside ``mma.sync``.
+and compute the result. Stages are handed over by mbarriers. They are taken where
+they are expected to be faster than ``mma.sync``; the model was held to times of an H200.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
-from graphene.plan.products import ProductTile, Shared, Tiled, moved_bytes, place, shape_of, shared_name, size_of
-from graphene.select.model import FILL_CLOCKS, LATENCY_CLOCKS, LAUNCH_US, in_waves
+from graphene.plan.product_tiles import ProductTile, shape_of, size_of
+from graphene.plan.product_time import moved_bytes, result_clocks
+from graphene.plan.products import Shared, Tiled, place, shared_name
+from graphene.select.model import LATENCY_CLOCKS, LAUNCH_US, in_waves
 from graphene.select.tiles import up
 
 if TYPE_CHECKING:
@@ -28,8 +30,9 @@ GROUP_ROWS = 64  # of one instruction, and so of a warpgroup
 STEP = 64  # of k: lines of 128 bytes, which the widest swizzle takes
 PIECE = 64  # columns of the result that are stored at once
 COLUMNS = (64, 128, 192, 256)
-STAGES = (2, 3, 4, 5, 6)
+STAGES = (6, 5, 4, 3, 2)  # of equal times, the most
 SUMS = 144  # registers of a thread for sums: 232 less what addresses and a piece of the result need
+START_CLOCKS = 1200  # from a block's start to its first product
 FLOPS_PER_CLOCK = 3286.0  # of a multiprocessor, as cuBLAS reaches with 4096^3 on an H200
 
 
@@ -70,8 +73,8 @@ def estimate(form: ProductForm, tile: ProductTile, sizes: dict[str, int], device
     loads = sum(math.prod(shape_of(form, s, tile)) for s in form.staged) * 2
     products = 2 * tile.m * tile.n * tile.k * len(form.dots) / FLOPS_PER_CLOCK
     work = max(products, loads / device.l2_bytes, LATENCY_CLOCKS / (tile.stages - 1))
-    store = tile.m * tile.n * 2 / (2 * device.dram_bytes)
-    total = in_waves(blocks, device.sm_count, 1, lambda _: steps * work + FILL_CLOCKS + store)
+    ends = START_CLOCKS + tile.m * tile.n * 2 / device.dram_bytes + result_clocks(form, tile)
+    total = in_waves(blocks, device.sm_count, 1, lambda _: steps * work + ends)
     bound = "tensor cores" if work == products else "L2 cache" if work * device.l2_bytes == loads else "latency"
     memory = moved_bytes(form, sizes) / device.dram_bytes / device.sm_count
     if memory > total:

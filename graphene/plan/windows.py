@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 from graphene.plan import products
 from graphene.plan.form import Gather, none, product_form
 from graphene.plan.graph import Axis, Graph, Output, Value, dot
-from graphene.plan.products import Tiled, size_of
+from graphene.plan.product_tiles import SLICE, size_of
+from graphene.plan.product_time import moved
+from graphene.plan.products import Tiled
 
 if TYPE_CHECKING:
     from graphene.plan.decisions import Decisions
@@ -142,8 +144,8 @@ def read(g: Graph, sizes: dict[str, int]) -> Windowed:
              f"got: {_names(out.axes)}")  # fmt: skip
     if columns.size is None or channels.size is None:
         none(f"columns {columns.name} and channels {channels.name} need known sizes")
-    if (channels.size or 0) % products.SLICE:
-        none(f"{channels!r} channels", f"want: a multiple of {products.SLICE}", fix="pad channels with zeros")
+    if (channels.size or 0) % SLICE:
+        none(f"{channels!r} channels", f"want: a multiple of {SLICE}", fix="pad channels with zeros")
     return _as_product(g, Windowed(out, images, tuple(windows), channels, x, weights, g, rows[0], rows[0]), sizes)
 
 
@@ -201,7 +203,7 @@ def decide(d: Decisions, g: Graph, sizes: dict[str, int], device: Device) -> Win
     """Makes every decision. Raises SelectError PLAN_NONE, PLAN_PIN."""
     of = read(g, sizes)
     form = product_form(of.product)
-    form.moved = products.moved(of.moved, sizes)
+    form.moved = moved(of.moved, sizes)
     assert of.channels.size is not None
     form.gather = Gather(of.channels.size)
     t = products.decide(d, form, sizes, device)

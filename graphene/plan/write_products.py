@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from graphene.plan.form import Dot, StagedInput
 from graphene.plan.meaning import Meaning
-from graphene.plan.products import SLICE, Shared, Tiled, columns_of, later_tiles, shared_name
+from graphene.plan.product_tiles import SLICE, columns_of, later_tiles
+from graphene.plan.products import Shared, Tiled, shared_name
 
 if TYPE_CHECKING:
     from graphene.plan.decisions import Decisions
@@ -87,7 +88,7 @@ class Writer(Meaning):
         tensors.append(("output", self.out_name, self.out, self.form.output.axes, self.form.output.dtype))
         for declare, name, variable, axes, dtype in tensors:
             last, e = axes[-1], dtype.bits // 8
-            from graphene.plan.products import vector_bytes
+            from graphene.plan.product_tiles import vector_bytes
 
             align = vector_bytes(last, e)
             sizes = ", ".join(a.symbol for a in axes)

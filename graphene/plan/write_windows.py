@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphene.plan.products import shared_name, vector_bytes
+from graphene.plan.product_tiles import vector_bytes
+from graphene.plan.products import shared_name
 from graphene.plan.write_products import COPIES, Writer
 
 if TYPE_CHECKING:

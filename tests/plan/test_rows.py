@@ -76,10 +76,12 @@ def test_elements_that_are_needed_again_are_kept() -> None:
 
 
 def test_quotients_by_a_statistic_may_be_products() -> None:
-    plain, pinned = (softmax().plan("sm_80", m=64, pin=pin) for pin in ({}, {"rewrite.reciprocals": True}))
-    assert plain.decisions["rewrite.reciprocals"].value is False
-    assert "return e0 / s1" in plain.source()
-    assert "return e0 * gr.rcp(s1)" in pinned.source()
+    """They are, unless that is pinned: on an H200 a softmax of 8192 x 1024 took 9.2 us rather than 10.5."""
+    usual, pinned = (softmax().plan("sm_80", m=64, pin=pin) for pin in ({}, {"rewrite.reciprocals": False}))
+    assert usual.decisions["rewrite.reciprocals"].value is True
+    assert "return e0 * gr.rcp(s1)" in usual.source()
+    assert "return e0 / s1" in pinned.source()
+    assert usual.check().ok
     assert pinned.check().ok
 
 

@@ -1,4 +1,4 @@
-"""Products planned for Hopper: wgmma and TMA as values of a plan's decisions, pinned, on the simulator."""
+"""Products planned for Hopper: wgmma and TMA as values of a plan's decisions, on the simulator."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 import graphene as gr
 from graphene import plan
+from graphene.plan.product_time import least_us
 
 WGMMA = {"instruction": "wgmma"}
 
@@ -65,11 +66,23 @@ def test_two_products_and_two_warpgroups() -> None:
     assert "gr.setmaxnreg(232)" in p.source()  # 384 threads share the registers
 
 
-def test_it_is_taken_only_where_it_is_pinned() -> None:
-    p = chain().plan("sm_90a", m=4096)
-    assert p.decisions["instruction"].value == "mma.sync"
-    assert "wgmma" in p.why("instruction")
+def test_it_is_taken_where_it_is_expected_to_be_faster() -> None:
+    """On an H200, products of 64, 512 and 4096 rows were; few rows leave most of the instruction's 64 rows empty."""
+    for rows in (64, 512, 4096):
+        p = chain(4096, 4096).plan("sm_90a", m=rows)
+        assert p.decisions["instruction"].value == "wgmma"
+    assert "mma.sync: no tile takes less than" in p.why("instruction")  # the search for one was left out
+    other = chain(4096, 4096).plan("sm_90a", m=4096, pin={"instruction": "mma.sync"})
+    assert other.expected_us > p.expected_us
+    assert chain(4096, 4096).plan("sm_90a", m=16).decisions["instruction"].value == "mma.sync"
     assert "instruction" not in chain().plan("sm_80", m=4096).decisions
+
+
+def test_no_tile_of_mma_takes_less_than_what_leaves_the_search_out() -> None:
+    for rows in (16, 300, 4096):
+        p = chain().plan("sm_80", m=rows)
+        form = p._of.form
+        assert p.expected_us >= least_us(form, p.sizes, p.device)
 
 
 @pytest.mark.parametrize(
