@@ -12,6 +12,7 @@ from graphene.kernels.gemm.pad import PADDED_MOST
 from graphene.kernels.gemm.problem import FP8, TYPES, GemmConfig, GemmProblem, GemmTile, check_product
 from graphene.kernels.gemm.whole import gemm_launches
 from graphene.select import model, sm90_time
+from graphene.select.avoided import slower
 from graphene.select.device import PORTABLE, Device, named
 from graphene.select.matmul import shape_class
 from graphene.select.measure import best_known
@@ -189,7 +190,7 @@ def _expected_by_wgmma(p: GemmProblem, device: Device) -> Iterator[tuple[float, 
         for pad, split in _variants(p, t, device):
             us, _ = sm90_time.product_us(t, p, device, split, pad)
             us += _around_us(p, pad, split, device) + (sm90_time.SPLIT_US if split > 1 else 0.0)
-            yield us, functools.partial(_staged, t, pad, split, p, device)
+            yield us * slower(p, t, pad, split), functools.partial(_staged, t, pad, split, p, device)
 
 
 def _staged(t: GemmTile, pad: tuple[bool, bool], split: int, p: GemmProblem, device: Device) -> GemmTile:
@@ -236,11 +237,14 @@ def _expected(p: GemmProblem, device: Device) -> Iterator[tuple[float, Callable[
 def choose(p: GemmProblem, device: Device) -> GemmTile:
     """The tile of the record of a product's shape class on a device, else the estimated one (`best_known`).
 
-    Without a record of the product with its terms that of the product alone is taken.
+    Without a record of the product with its terms that of the product alone is taken. A tile that is known to spill
+    (`graphene.select.avoided`) is passed over.
     """
     alone = replace(p, activation=None, epilogue=None, residual=False, beta=False) if _scaled_integers(p) else p.plain
     of = p if _scaled_integers(p) else alone
-    return _fitted(best_known(GEMM, p, device, estimate(p, device), of, (alone,)), p, device)
+    expected = estimate(p, device)
+    known = _fitted(best_known(GEMM, p, device, expected, of, (alone,)), p, device)
+    return expected if slower(p, known, known.pad, known.split_k) > 1 else known
 
 
 def _suits(c: GemmTile, estimated: GemmTile, p: GemmProblem, device: Device) -> bool:

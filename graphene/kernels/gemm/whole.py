@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import graphene as gr
 from graphene import _core
@@ -37,13 +38,21 @@ KEPT = 256  # the most kernels that are kept, since there may be any number of e
 PADDED_BYTES = 128  # whole lines of the caches; a multiple of 16 would do, but the product is a tenth slower
 
 
+_of: WeakKeyDictionary[gr.Kernel, tuple[GemmProblem, GemmTile]] = WeakKeyDictionary()
 BUILDERS = {"gemm_sm90": product_sm90, "gemm_sm80": product_sm80, "gemm_sm70": product_sm70}
 
 
 @functools.lru_cache(KEPT)
 def _product(p: GemmProblem, t: GemmTile) -> gr.Kernel:
     """The kernel of a product. The last ``KEPT`` ones are kept."""
-    return BUILDERS[t.kernel](Product(p, t))
+    kernel = BUILDERS[t.kernel](Product(p, t))
+    _of[kernel] = p, t
+    return kernel
+
+
+def product_of(kernel: gr.Kernel) -> tuple[GemmProblem, GemmTile] | None:
+    """The problem, without sizes, and the tile whose sums a kernel computes; None for any other kernel."""
+    return _of.get(kernel)
 
 
 @functools.cache

@@ -32,6 +32,7 @@ _SCHEMA = 1
 _FILES = (".py", ".json")
 _GIB = 1 << 30
 _NAMED_MEMORY_GIB = {"NVIDIA H200": 139, "NVIDIA A100": 79}  # memory of the devices that `of_arch` names
+TRIES = 4  # other tiles for a product that the compiler spills
 _described = threading.local()
 _launchers: dict[tuple[str, str, str], Planned] = {}
 
@@ -119,12 +120,20 @@ def recipe(
     with _core.Stage("look up the plan"):
         place = gpu(device)
         request = _request(operator, given, place)
-        if (found := _load(request, place.arch, _ranks(given, tensors), lambda: configure(*given))) is not None:
+
+        def choose() -> Any:
+            with _core.Stage("choose"):
+                return configure(*given)
+
+        def make() -> Any:
+            return without_spills(choose(), choose, place.arch)
+
+        if (found := _load(request, place.arch, _ranks(given, tensors), make)) is not None:
             _asked.planned = True
             return found
-    with _core.Stage("choose"):
-        made = configure(*given)
+    made = choose()
     if made.launches_kernels and not getattr(_described, "on", False):
+        made = without_spills(made, choose, place.arch)
         return keep(made, _ranks(given, tensors), request, place, lambda: _request(operator, given, place))
     return made
 
@@ -211,6 +220,23 @@ def keep(made: Any, ranks: list[int | None], request: str | None, place: Gpu, ag
             return _recipe(json.loads(text), ranks, lambda: made)
         except _WrongError:  # the cache has lost a cubin meanwhile
             return made
+
+
+def without_spills(made: Any, again: Callable[[], Any], arch: str) -> Any:
+    """The recipe, or the one that is chosen ``again`` as long as the compiler in use spills a product's tile."""
+    for _ in range(TRIES):
+        kernels = [launch.kernel for launch in made.launches]
+        if not all(isinstance(k, Kernel) for k in kernels):
+            break
+        spilling = [k for k, b in zip(kernels, compiled(kernels, arch), strict=True) if b.spill_bytes]
+        if not spilling:
+            break
+        from graphene.select.avoided import avoid  # late: few compilers spill anything
+
+        if not any([avoid(k) for k in spilling]):  # a list: all of them are remembered
+            break
+        made = again()
+    return made
 
 
 def compiled(kernels: Sequence[Kernel], arch: str) -> list[_core.Binary]:
