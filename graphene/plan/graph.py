@@ -255,11 +255,18 @@ def window(x: Any, along: Axis, to: Axis, over: Axis, stride: int = 1, padding: 
             refuse("windows need two new axes, which count them and their places", f"got: {a!r}")
     if along.size is None or to.size is None or over.size is None:
         refuse("windows are of axes with known sizes", f"got: {along!r}, {to!r}, {over!r}")
-    count = ((along.size or 0) + 2 * padding - (over.size or 0)) // stride + 1
-    if to.size != count or padding >= (over.size or 0):
-        want = f"want: {count} windows, and less padding than the {over.size} places of one"
-        refuse(f"axis {to.name} does not count the windows of {along!r}", want,
-               f"got: {to.size} windows, a padding of {padding}")  # fmt: skip
+    length, places = along.size or 0, over.size or 0
+    if padding >= places:
+        refuse(f"windows of {places} places with a padding of {padding} at each end: some would see zeros alone",
+               f"want: at most {places - 1}", f"got: {padding}", fix="pad the input itself")  # fmt: skip
+    if places > length + 2 * padding:
+        refuse(f"windows of {places} places are longer than {along!r} with a padding of {padding} at each end",
+               f"want: at most {length + 2 * padding} places", f"got: {places}")  # fmt: skip
+    count = (length + 2 * padding - places) // stride + 1
+    if to.size != count:
+        formula = f"({length} + 2 * {padding} - {places}) // {stride} + 1"
+        refuse(f"axis {to.name} does not count the windows of {along!r}",
+               f"want: {formula} = {count}", f"got: {to.size}", fix=f"plan.axes({to.name}={count})")  # fmt: skip
     axes = _ordered(tuple(a for a in x.axes if a is not along), (to, over))
     return Value("window", [x], axes, along=along, to=to, over=over, stride=stride, padding=padding)
 

@@ -34,6 +34,10 @@ __all__ = ["choose_tile", "estimate", "least_us", "moved", "moved_bytes", "resul
 ROWS = (16, 32, 64, 128, 256)
 COLUMNS = (16, 32, 64, 96, 128, 192, 256)
 STEPS = (32, 64, 128)
+FEW_ROWS, LONG_STEP = (
+    32,
+    256,
+)  # few rows, which memory bounds, may take a longer step, so that more bytes are on their way
 STAGES = (2, 3, 4, 5)  # one stage may be pinned: its copies are never ahead
 WARPS = ((1, 1), (1, 2), (2, 1), (1, 4), (2, 2), (4, 1), (1, 8), (2, 4), (4, 2), (8, 1))
 FURTHER_WARPS = ((1, 3), (3, 1), (1, 6), (2, 3), (3, 2), (6, 1))  # for tiles of 48 and 96, which are not measured
@@ -97,7 +101,9 @@ def estimate(
     flops = 2 * tile.m * tile.k * sum(wide)
     products = flops / device.flops_per_clock
     on_chip = (reads + loads) / 128
-    from_l2 = sum(_line_bytes(shape_of(form, s, tile)) for s in form.staged) / device.l2_bytes
+    filled = min(1.0, rows / tile.m)  # of a tile's rows; what lies behind them is not read
+    from_l2 = sum(_line_bytes(shape_of(form, s, tile)) * (filled if s.side == "left" else 1.0) for s in form.staged)
+    from_l2 /= device.l2_bytes
     found = occupancy(
         device.arch, tile.threads, stage_bytes(form, tile) * tile.stages, min(registers(form, tile), REGISTERS)
     )
@@ -152,7 +158,7 @@ def candidates(form: ProductForm, sizes: dict[str, int]) -> list[ProductTile]:
     of = {
         "m": [m for m in ROWS if m == 16 or m < 2 * rows],
         "n": [n for n in COLUMNS if n == 16 or n < 2 * columns],
-        "k": [s for s in STEPS if s == STEPS[0] or s < 2 * k],
+        "k": [s for s in (STEPS if rows > FEW_ROWS else (*STEPS, LONG_STEP)) if s == STEPS[0] or s < 2 * k],
     }
     if form.gather is not None:
         of["k"] = [s for s in of["k"] if form.gather.channels % s == 0] or [SLICE]
@@ -191,14 +197,15 @@ def _pinned_tiles(d: Decisions, form: ProductForm, sizes: dict[str, int]) -> lis
 def _rank(form: ProductForm, t: ProductTile, sizes: dict[str, int], device: Device) -> tuple[Any, ...]:
     """Orders tiles that memory bounds, of which none is expected to be faster, as measured with few rows on an H200.
 
-    Long steps come first, then a wave of as many blocks as may be, then more warps, then four stages.
+    Long steps come first, then a wave of as many blocks as may be, or as few as may be in more waves, then more warps,
+    then four stages.
     """
     rows, columns = size_of(form.rows, sizes), size_of(form.columns, sizes)
     blocks = up(rows, t.m) * up(columns, t.n) * math.prod(size_of(a, sizes) for a in form.batch)
     return (
         -t.k,
         blocks > device.sm_count,
-        -blocks,
+        blocks if blocks > device.sm_count else -blocks,
         -t.threads,
         abs(t.stages - 4),
         stage_bytes(form, t),

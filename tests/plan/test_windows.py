@@ -105,7 +105,7 @@ def test_pins_of_a_convolution_hold_or_are_refused() -> None:
 def test_windows_are_checked_where_they_are_written() -> None:
     n, h, w, p, r = plan.axes(n=2, h=8, w=8, p=8, r=3)
     x = plan.graph("g").input("X", [n, h], gr.fp16)
-    unknown = plan.axes(u="U")
+    unknown, long = plan.axes(u="U", long=11)
     for call, message in (
         (lambda: plan.window(x, w, p, r), "windows of an axis that the value does not have"),
         (lambda: plan.window(x, h, p, r, stride=0), "the stride of windows is an integer from 1 on"),
@@ -113,7 +113,8 @@ def test_windows_are_checked_where_they_are_written() -> None:
         (lambda: plan.window(x, h, n, r), "windows need two new axes"),
         (lambda: plan.window(x, h, unknown, r), "windows are of axes with known sizes"),
         (lambda: plan.window(x, h, p, r), "axis p does not count the windows of h=8"),
-        (lambda: plan.window(x, h, p, r, padding=3), "axis p does not count the windows of h=8"),
+        (lambda: plan.window(x, h, p, r, padding=3), "windows of 3 places with a padding of 3 at each end: some would"),
+        (lambda: plan.window(x, h, p, long, padding=1), "windows of 11 places are longer than h=8 with a padding of 1"),
         (lambda: plan.dot(x, x, [h, w]), "a product along an axis that one of the operands lacks"),
         (lambda: plan.dot(x, x, []), "a product along an axis that one of the operands lacks"),
     ):
@@ -121,6 +122,13 @@ def test_windows_are_checked_where_they_are_written() -> None:
             call()
         assert e.value.code == "PLAN_GRAPH"
         assert str(e.value).startswith(message)
+    with pytest.raises(gr.VerifyError) as e:
+        plan.window(x, h, p, r, stride=2, padding=1)
+    assert str(e.value).splitlines()[1:] == [
+        "  want: (8 + 2 * 1 - 3) // 2 + 1 = 4",
+        "  got: 8",
+        "  fix: plan.axes(p=4)",
+    ]
 
 
 def total(x: plan.Value, axes: Any) -> plan.Value:
