@@ -17,7 +17,7 @@ from graphene.kernels.attention.sm90 import ForwardSm90
 
 PAGE = Path(__file__).parents[2] / "docs" / "attention.md"
 PLAIN = Attention(64)
-SMALL: dict[str, Any] = {"BN": 32, "consumers": 1, "queries": 1}
+SMALL: dict[str, Any] = {"BN": 32, "consumers": 1, "queries": 1, "apart": False, "persistent": False, "copier": False}
 KERNELS: dict[str, Callable[[Attention], Any]] = {
     "forward, `wgmma`": lambda a: ForwardSm90(a, **SMALL),
     "forward for a gradient, `wgmma`": lambda a: ForwardSm90(a, **SMALL, lse=True, training=True),

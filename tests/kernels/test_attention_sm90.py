@@ -131,6 +131,22 @@ def test_packed_sequences(what: Attention, ends: tuple[list[int], list[int]]) ->
             got[n][:] = np.nan
 
 
+@pytest.mark.parametrize("count", [33, 70, 2050])
+def test_many_packed_sequences_of_different_lengths(count: int) -> None:
+    """A block finds the tile of its number whatever the other sequences are: most are empty, few have several tiles."""
+    rng, what = np.random.default_rng(count), Attention(16, varlen=True)
+    lengths = np.zeros(count, np.int64)
+    lengths[rng.permutation(count)[:5]] = 1, 63, 64, 65, 130
+    lengths[-1] = 3
+    starts = np.array([2, *(2 + lengths.cumsum())], np.int32)
+    q, k, v = (rng.standard_normal((starts[-1] + 1, 1, 16)).astype(np.float16) for _ in range(3))
+    want = reference.forward(what, False, Q=q, K=k, V=v, starts_q=starts, starts_k=starts, scale_log2=0.3)["O"]
+    got = np.full_like(q, np.nan)
+    kernel = attention_forward_sm90(replace(ONE, what=what, BN=32, copier=False))
+    kernel(q, k, v, starts, starts, got, 0.3, int(lengths.max()))
+    np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-3)
+
+
 def test_scores_of_any_size() -> None:
     call(CONFIGS["causal"], 1, 40, 50, scale=2.0**29)
 

@@ -67,6 +67,9 @@ MORE: dict[str, Any] = {
     "attention for Hopper, biases": lambda: attention_forward_sm90(
         ForwardSm90(Attention(16, bias=Extra(gr.fp16)), 16, 1, 2, 1, lse=True, training=True)
     ),
+    "attention for Hopper, a mask that differs between queries": lambda: attention_forward_sm90(
+        ForwardSm90(Attention(16, mask=Extra()), 16, 1, 2, 1)
+    ),
     "maxima of integers": lambda: k.reduction_kernel(k.ReductionConfig(1, "max", gr.i32, threads=32, vector=4)),
 }
 # Checks of arguments and what launches kernels build none.
