@@ -151,10 +151,14 @@ def entropy(x: Any, target: Any, **_: Any) -> dict[str, Any]:
     return {"loss": np.log(np.exp(x - top[:, None]).sum(axis=1)) + top - own}
 
 
+def targets(args: Any, rng: Any) -> None:
+    args["target"][:] = rng.integers(0, args["x"].shape[1], len(args["target"]))
+
+
 def cross_entropy(threads: int = 512) -> gr.Kernel:
     """Loss[m] = log(sum(exp(x[m]))) - x[m, target[m]], in one pass over x: (M, N), N a multiple of 4."""
     M, N = gr.sym("M"), gr.sym("N", multiple_of=4)
-    with gr.Kernel("cross_entropy", means=entropy) as kernel:
+    with gr.Kernel("cross_entropy", means=entropy, arguments=targets) as kernel:
         x, target = gr.input("x", [M, N], gr.fp32, align_bytes=16), gr.input("target", [M], gr.i32)
         loss = gr.output("loss", [M], gr.fp32)
         (m,), block = gr.blocks(M).indices(), gr.threads(threads)
@@ -178,13 +182,17 @@ def cross_entropy(threads: int = 512) -> gr.Kernel:
 
 
 def top_of(x: Any, values: Any, **_: Any) -> dict[str, Any]:
-    return {"values": -np.sort(-x, axis=1)[:, : values.shape[1]], "columns": None}
+    largest = np.argsort(-x, axis=1, kind="stable")[:, : values.shape[1]]  # of equal ones the first
+    return {"values": np.take_along_axis(x, largest, 1), "columns": largest}
+
+
+FINITE = ("normal", "positive", "rising", "falling", "constant", "whole", "tiny", "large", "spike", "uneven")
 
 
 def top_k(k: int = 8, threads: int = 128, per: int = 8) -> gr.Kernel:
-    """The k largest of each row, in order, and their columns; x: (M, N), N up to threads * per."""
-    M, N = gr.sym("M"), gr.sym("N", max=threads * per)
-    with gr.Kernel("top_k", means=top_of) as kernel:
+    """The k largest of each row, in order, and their columns; x: finite, (M, N), N from k to threads * per."""
+    M, N = gr.sym("M"), gr.sym("N", min=k, max=threads * per)
+    with gr.Kernel("top_k", means=top_of, arguments=gr.Arguments(kinds=FINITE)) as kernel:
         x = gr.input("x", [M, N], gr.fp32)
         values, columns = gr.output("values", [M, k], gr.fp32), gr.output("columns", [M, k], gr.i32)
         (m,), block = gr.blocks(M).indices(), gr.threads(threads)

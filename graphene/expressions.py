@@ -291,10 +291,11 @@ def _accurate(op: str, on_number: Callable[[float], float]) -> Callable[..., Any
         x = plain(x)
         if isinstance(x, (int, float)) and not isinstance(x, IntExpr):
             return _of_numbers(op, on_number, x)
+        modes = _modes(False, accuracy)
         if _is_array(x):
-            return _on_array(op, x)
+            return _on_array("tanh.approx" if op == "tanh" and accuracy != "full" else op, x)
         _check(op, x)
-        return Expression(_UNARY, op, (x,), None, _modes(False, accuracy))
+        return Expression(_UNARY, op, (x,), None, modes)
 
     call.__name__ = call.__qualname__ = op
     return call

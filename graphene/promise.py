@@ -18,7 +18,18 @@ from graphene import _core
 if TYPE_CHECKING:
     from graphene.dtypes import DType
 
-__all__ = ["Arguments", "Judged", "Promise", "approximately", "call", "is_array", "judged", "narrowed", "rounded"]
+__all__ = [
+    "Arguments",
+    "Judged",
+    "Promise",
+    "approximately",
+    "call",
+    "is_array",
+    "judged",
+    "narrowed",
+    "rounded",
+    "state",
+]
 
 
 @dataclass(frozen=True)
@@ -112,6 +123,12 @@ class Judged:
 
     types: Mapping[str, str]
     stated: set[str] = field(default_factory=set)
+
+
+def state(name: str) -> None:
+    """States a rounding point, or an instruction whose error the meaning allows, of the kernel that is judged."""
+    if (kernel := _JUDGED.get()) is not None:
+        kernel.stated.add(name)
 
 
 _JUDGED: ContextVar[Judged | None] = ContextVar("judged", default=None)

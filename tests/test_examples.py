@@ -1,6 +1,8 @@
 """Every example runs as a user would run it: on the simulator where there is no GPU."""
 
+import ast
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +45,22 @@ def test_example(example: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert SAYS[example.stem] in done.stdout
+
+
+KERNELS = [
+    (path, node.name)
+    for path in EXAMPLES
+    for node in ast.parse(path.read_text()).body
+    if isinstance(node, ast.FunctionDef) and node.returns is not None and ast.unparse(node.returns) == "gr.Kernel"
+]
+
+
+@pytest.mark.parametrize(("example", "name"), KERNELS, ids=lambda x: x if isinstance(x, str) else x.stem)
+def test_a_check_that_chooses_its_calls_passes(example: Path, name: str) -> None:
+    sizes = (128, 128, 32) if name == "simple_gemm" else ()  # it has a tile of 128 columns and whole tiles alone
+    result = runpy.run_path(str(example))[name](*sizes).check()
+    assert result.ok, str(result)
+    assert result.worst is not None, f"{name} promises no result"
 
 
 def test_pictures(tmp_path: Path) -> None:

@@ -138,10 +138,11 @@ class Bounded(np.lib.mixins.NDArrayOperatorsMixin):
 
     __array_priority__ = 100
     __hash__ = None  # type: ignore[assignment]
-    __slots__ = ("e", "v")
+    __slots__ = ("e", "moved", "v")
 
-    def __init__(self, values: Any, error: Any = 0.0) -> None:
+    def __init__(self, values: Any, error: Any = 0.0, moved: bool = False) -> None:
         self.v = np.asarray(values, np.float64)
+        self.moved = moved  # elements of arguments and constants, with which nothing was computed
         if self.v.size > SMALL_BYTES:
             room(SMALL_BYTES, "an array in the kernel's meaning needs")
         e = np.asarray(error, np.float64)
@@ -182,7 +183,7 @@ class Bounded(np.lib.mixins.NDArrayOperatorsMixin):
     @property
     def T(self) -> Bounded:  # noqa: N802
         """With the dimensions in reverse."""
-        return Bounded(self.v.T, self.e.T)
+        return Bounded(self.v.T, self.e.T, self.moved)
 
     def __len__(self) -> int:
         return len(self.v)
@@ -203,7 +204,7 @@ class Bounded(np.lib.mixins.NDArrayOperatorsMixin):
         refuse("np.asarray", "begin with np.zeros_like(x), and take .values where no error matters")
 
     def __getitem__(self, key: Any) -> Bounded:
-        return Bounded(self.v[key], self.e[key])
+        return Bounded(self.v[key], self.e[key], self.moved)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         value = bounded(value)
@@ -212,6 +213,7 @@ class Bounded(np.lib.mixins.NDArrayOperatorsMixin):
         if not self.e.flags.writeable:
             self.e = self.e.copy()
         self.v[key], self.e[key] = value.v, value.e
+        self.moved = self.moved and value.moved
 
     def __getattr__(self, name: str) -> Any:
         function = Bounded._functions.methods.get(name)
@@ -238,7 +240,7 @@ def bounded(x: Any) -> Bounded:
     """The number or array as one that knows its error; it counts as exact unless it knows it already."""
     if isinstance(x, Bounded):
         return x
-    return Bounded(np.asarray(x).view(np.ndarray) if isinstance(x, np.ndarray) else x)
+    return Bounded(np.asarray(x).view(np.ndarray) if isinstance(x, np.ndarray) else x, moved=True)
 
 
 def once(v: Any, e: Any) -> Bounded:

@@ -367,8 +367,8 @@ class CallPlan:
         """
         names = [a.name for a in self.signature.tensors]
         floats = [a.name for a in self.signature.tensors if is_float(a.dtype) and a.role != "output"]
-        if len(floats) > 1 and call.kind in _HIDING:  # each in turn, the last one first, then all
-            alone = [*reversed(floats), None][call.times % (len(floats) + 1)]
+        if len(floats) > 1 and call.kind in _HIDING:  # each in turn: the first one, then from the last one, then all
+            alone = [floats[0], *reversed(floats[1:]), None][call.times % (len(floats) + 1)]
             names = [n for n in names if n not in floats or alone is None or n == alone]
         elif len(floats) > 1 and call.times % 2 == 1 and call.kind != "whole":  # whole numbers are exact together
             turn = call.times // 2  # first, what is first; then others, of each kind beginning with another one

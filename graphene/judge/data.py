@@ -47,10 +47,11 @@ def draw(kind: str, shape: tuple[int, ...], rng: Any, wide: bool = False) -> Any
         return x
     if kind == "constant":
         return np.broadcast_to(np.round(x[..., :1] * 8) / 8, shape).copy() if shape else np.round(x * 8) / 8
-    if kind == "whole":
-        return rng.integers(-2, 3, shape).astype(np.float64)
-    if kind == "tiny":
-        return x * 2.0**-9
+    if kind == "whole":  # zeros of both signs
+        return np.copysign(rng.integers(-2, 3, shape), x)
+    if kind == "tiny":  # and of wide types so small that fp16 has no such number; squares are still numbers of fp32
+        sizes = np.choose((r + turn) % 3, [2.0**-9, *((2.0**-40, 2.0**-54) if wide else (2.0**-9, 2.0**-13))])
+        return (rows * sizes[:, None]).reshape(shape)
     if kind == "large":
         return x * 20
     if kind == "uneven":  # one row has little to do with the next
@@ -66,8 +67,9 @@ def draw(kind: str, shape: tuple[int, ...], rng: Any, wide: bool = False) -> Any
         rows[r, (r * 7) % n] = 30
     elif kind == "cold":  # and some below what may stand for minus infinity by mistake, in fp16 or in a wider type
         which = (r + turn) % 3
+        close = 1.0 if wide and turn % 2 else 200.0  # few digits are left between such elements
         deep, spread = (np.choose(which, [x, y if wide else x, z])[:, None]
-                        for x, y, z in ((-200.0, _COLDEST, -62000.0), (1.0, -_COLDEST / 10, 200.0)))  # fmt: skip
+                        for x, y, z in ((-200.0, _COLDEST, -62000.0), (1.0, -_COLDEST / 10, close)))  # fmt: skip
         rows[...] = rows * spread + deep
     elif kind in ("peak", "pit"):  # one element a row, at an edge or anywhere
         at = np.choose((r + turn) % 3, [np.zeros_like(r), np.full_like(r, n - 1), ((r + turn) * 5) % n])

@@ -123,7 +123,7 @@ def compare(got: Any, want: Bounded, dtype: str) -> tuple[Any, Any, Any, Any]:
     two ends.
 
     ``got``: float64, or int64 for an integer type. A result g of type T is right if and only if round_T(x - e) <= g <=
-    round_T(x + e). If e is infinite, g must still be finite if x is.
+    round_T(x + e). If e is infinite, g must still be finite if x is. A zero that was only moved keeps its sign.
     """
     g = np.asarray(got, np.float64)
     v, e = want.v, want.e
@@ -142,6 +142,8 @@ def compare(got: Any, want: Bounded, dtype: str) -> tuple[Any, Any, Any, Any]:
             # Beyond the largest number: it, or infinity, whichever way the conversion goes.
             large = (high >= f.most) & (g >= f.most) | (low <= -f.most) & (g <= -f.most)
         inside = (g >= low) & (g <= high)
+        if want.moved:
+            inside &= (np.signbit(g) == np.signbit(v)) | (g != 0)
         unsure = ~np.isfinite(e) | (e > 1e290)
         right = inside | large | (np.isnan(g) & np.isnan(v)) | (unsure & (np.isfinite(g) | ~np.isfinite(v)))
         gap = np.where(g > center, high - center, center - low)
@@ -211,7 +213,7 @@ def judge_outputs(
         if chosen is not None:
             if not chosen.size:
                 continue
-            x, want = np.reshape(x, -1)[chosen], Bounded(*(np.reshape(a, -1)[chosen] for a in (want.v, want.e)))
+            x, want = np.reshape(x, -1)[chosen], want.reshape(-1)[chosen]
         shape = got[name].shape
         far = _furthest(x, want, types.get(name, ""), most if read is not None else None)
         at = far.at if chosen is None else int(chosen[far.at])
@@ -245,7 +247,7 @@ def _furthest(got: Any, want: Bounded, dtype: str, most: float | None) -> _Far:
     wrong_in_all = 0
     for i in range(0, len(v), _PART):
         part = slice(i, i + _PART)
-        wanted = Bounded(v[part], e[part])
+        wanted = Bounded(v[part], e[part], want.moved)
         if most is None:
             wrong, off, low, high = compare(values[part], wanted, dtype)
         else:

@@ -55,6 +55,12 @@ def _size(x: Any) -> Any:
     return np.abs(x)
 
 
+def _erfc(x: Any) -> Any:
+    from graphene.judge.functions import erfc
+
+    return erfc(x)  # 1 + erf(-x) would lose the digits of what is small
+
+
 def _two_u(x: Any) -> Any:
     return 2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
 
@@ -63,10 +69,10 @@ def _two_u(x: Any) -> Any:
 FORMULAS: dict[Any, Callable[[Any], Any]] = {
     None: lambda x: x,
     "relu": lambda x: gr.where(x < 0, 0, x),
-    "gelu": lambda x: gr.where(x == -gr.inf, 0, x / 2 * (1 + gr.erf(x / math.sqrt(2)))),  # not -inf * 0
+    "gelu": lambda x: gr.where(x == -gr.inf, 0, x) / 2 * _erfc(x / -math.sqrt(2)),  # not -inf * 0
     "gelu_tanh": lambda x: x / (1 + _exp(-_two_u(x))),
     "silu": lambda x: x / (1 + _exp(-x)),
-    "tanh": lambda x: gr.tanh(x),
+    "tanh": lambda x: gr.tanh(x, accuracy="full"),
     "sigmoid": lambda x: 1 / (1 + _exp(-x)),
 }
 

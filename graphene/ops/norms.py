@@ -109,7 +109,7 @@ def columns_plan(rows: int, width: int) -> tuple[int, int, int]:
 
 def choose_gradients(p: NormProblem, columns: bool) -> KernelCalls | str:
     """The gradients of input and, with `columns`, of weight and bias, for `p`, whose ``total`` may have a gradient."""
-    from graphene.kernels.rows.norm_backward import exact_mean
+    from graphene.kernels.rows.norm import exact_mean
     from graphene.select.elements import select_reduction
     from graphene.select.rows import select_norm_backward, select_norm_columns
 

@@ -23,6 +23,12 @@ def test_a_block_gets_a_second_tile(kernel: str, after: str) -> None:
     assert told(mistake, BUILD) == "SIM_RACE"
 
 
+def test_columns_that_fill_up_a_tile_are_told() -> None:
+    """0 * infinity in them is not a number; it shows where the input alone has infinities, which a sigmoid ends."""
+    (mistake,) = (m for m in MISTAKES if m.kernel == "mlp, filled up")
+    assert told(mistake, BUILD)
+
+
 @pytest.mark.parametrize("kernel", ["turns", "shared rows, cluster", "bias", "lstm", "mlp"])
 def test_all_that_synchronises_is_needed(kernel: str) -> None:
     silent = [m for m in silent_synchronisation(kernel) if not m.startswith(UNNEEDED)]

@@ -35,9 +35,10 @@ def test_mistakes_are_told(mistake: Mistake) -> None:
         ("(shift + rows - 2 - self.left, BN)", "queries, window"),
         ("(shift + keys - 2 - self.right, BM)", "keys"),
         ("(shift + keys - 2 - self.right, BM)", "keys, window"),
+        ("gr.max(self.left, 0)", "forward, window"),  # a window that begins behind the query
     ],
 )
-def test_a_whole_tile_too_many_at_the_end_of_a_window_is_told(instead: str, kernel: str) -> None:
+def test_a_mistake_at_the_end_of_a_window_is_told(instead: str, kernel: str) -> None:
     (mistake,) = (m for m in MISTAKES if instead in m.instead)
     assert told(mistake._replace(kernel=kernel)), mistake
 

@@ -13,6 +13,12 @@ def test_a_planted_mistake_is_told(mistake: Mistake) -> None:
     assert told(mistake)
 
 
+@pytest.mark.parametrize("mistake", [m for m in MISTAKES if "of fp32" in m.kernel and "norm" in m.kernel], ids=str)
+def test_digits_of_a_mean_are_told(mistake: Mistake) -> None:
+    """Rows of fp32 far from zero, whose elements differ little, show what the mean's second number is for."""
+    assert told(mistake)
+
+
 @pytest.mark.parametrize("kernel", ["transpose", "softmax", "layernorm, dense", "gemm_reduce", "product of fp32"])
 def test_without_a_mistake_there_is_no_alarm(kernel: str) -> None:
     result = BUILD[kernel](kernels).check()

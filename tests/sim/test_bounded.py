@@ -23,7 +23,7 @@ FORMULAS = {
     "exponentials": lambda x, y: np.exp(x) + np.exp2(y) + np.expm1(x),
     "logarithms": lambda x, y: np.log(y) + np.log2(y) + np.log1p(np.abs(x)),
     "sigmoid": lambda x, y: 1 / (1 + np.exp(-x)),
-    "tanh": lambda x, y: np.tanh(x) + gr.tanh(x) + np.sin(x) * np.cos(x),
+    "tanh": lambda x, y: np.tanh(x) + gr.tanh(x, accuracy="full") + np.sin(x) * np.cos(x),
     "erf": lambda x, y: x / 2 * (1 + gr.erf(x / 2**0.5)),
     "extremes": lambda x, y: np.maximum(x, y) + np.minimum(x, 0) + gr.max(x, 0) + gr.min(x, y, 1),
     "chosen": lambda x, y: np.where(x < y, x * y, 0) + gr.where(x < 0, 0, x) + np.clip(x, -1, 1),

@@ -19,7 +19,7 @@ FINITE = ("normal", "positive", "rising", "falling", "constant", "whole", "tiny"
 MOST_WIDE = 160  # keys before a query, for which checks need sizes of their own
 SIZES = {  # sizes that no tile divides; the last ones are the usual
     "batch": (1, 2, 3), "kv_heads": (1, 2, 3), "splits": (1, 2, 35, 5, 3), "pages": (7, 5, 12), "most": (2, 1, 3, 24),
-    "left": (0, 1, 15, 16, 300, 30, 31, 46, 300, 62, 100, 17),
+    "left": (0, 1, 15, 16, 300, -1, 30, 31, -17, 46, 300, 62, 100, 17),
     "right": (1, -1, 14, 15, 300, 16, 31, 46, 62, -20, 100, 0),
 }  # fmt: skip
 

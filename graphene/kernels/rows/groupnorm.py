@@ -9,6 +9,7 @@ import graphene as gr
 from graphene.kernels.arguments import FLOATS, element, flags, instance, size, vectors
 from graphene.kernels.rows.block import Part, Rows
 from graphene.kernels.rows.moments import moments
+from graphene.kernels.rows.norm import exact_mean, from_mean
 from graphene.kernels.rows.tile import RowTile
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def _promise(c: GroupNormConfig) -> Callable[..., dict[str, Any]]:
         import numpy as np
 
         h = X.reshape(len(X), c.groups, c.tile.width)
-        d = h - h.mean(-1, keepdims=True)
+        d = from_mean(h, exact_mean(c.dtype))[1]
         y = d / np.sqrt((d * d).mean(-1, keepdims=True) + eps)
         y = y.reshape(len(X), c.groups * c.channels, c.tile.width // c.channels)
         if gamma is not None:
@@ -115,7 +116,7 @@ def groupnorm_kernel(config: GroupNormConfig) -> gr.Kernel:
         rows = Groups(c, B)
         (x,) = rows.keep(X)
         rstd = rows.per_row("rstd")
-        distance, square = moments(rows, lambda part: part.take(x), exact=c.dtype == gr.fp32)
+        distance, square = moments(rows, lambda part: part.take(x), exact=exact_mean(c.dtype))
         rstd[:] = gr.rsqrt(square + eps)
         for part in rows.parts():
             y = distance(part.take(x)) * rstd

@@ -6,7 +6,7 @@ import graphene as gr
 from graphene.kernels.arguments import instance, number, size
 from graphene.kernels.rows.block import Rows
 from graphene.kernels.rows.moments import moments
-from graphene.kernels.rows.norm import SENSIBLE, NormArguments, NormConfig, promise
+from graphene.kernels.rows.norm import SENSIBLE, NormArguments, NormConfig, exact_mean, promise
 from graphene.kernels.rows.tile import RowTile
 
 __all__ = ["layernorm", "layernorm_kernel"]
@@ -24,7 +24,7 @@ def layernorm_kernel(config: NormConfig) -> gr.Kernel:
         rows = Rows(config.tile, a.M)
         h = a.keep(rows)
         rstd = rows.per_row("rstd")
-        distance, square = moments(rows, h, exact=config.dtype == gr.fp32)
+        distance, square = moments(rows, h, exact=exact_mean(config.dtype))
         rstd[:] = gr.rsqrt(square + a.eps)
         for part in a.last(rows):
             value = h(part)

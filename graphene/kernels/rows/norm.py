@@ -13,7 +13,7 @@ from graphene.kernels.rows.tile import RowTile
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["SENSIBLE", "NormArguments", "NormConfig", "promise"]
+__all__ = ["SENSIBLE", "NormArguments", "NormConfig", "exact_mean", "from_mean", "promise"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,28 @@ class NormConfig:
         vectors(name, "tile.vector", self.tile.vector, self.dtype, *affine)
 
 
+def exact_mean(dtype: gr.DType) -> bool:
+    """Whether a row's mean rounded to fp32 has fewer digits than the elements."""
+    return dtype == gr.fp32
+
+
+def from_mean(h: Any, exact: bool) -> tuple[Any, Any]:
+    """Rows' means in a meaning, and the distances from them.
+
+    `exact`: the mean is the sum of two numbers, the second of which is as exact as distances are. So what the first is
+    off by costs no distance a digit.
+    """
+    import numpy as np
+
+    mean = h.mean(-1, keepdims=True)
+    if not exact:
+        return mean, h - mean
+    near = getattr(mean, "values", mean)
+    distance = h - near
+    rest = np.where(np.isfinite(near), distance.mean(-1, keepdims=True), 0)
+    return near + rest, distance - rest
+
+
 def promise(c: NormConfig, centred: bool) -> Callable[..., dict[str, Any]]:
     """The meaning of a normalisation."""
 
@@ -60,7 +82,7 @@ def promise(c: NormConfig, centred: bool) -> Callable[..., dict[str, Any]]:
         import numpy as np
 
         h = X if R is None else X + R
-        d = h - h.mean(-1, keepdims=True) if centred else h
+        d = from_mean(h, exact_mean(c.dtype))[1] if centred else h
         y = d / np.sqrt((d * d).mean(-1, keepdims=True) + eps)
         if gamma is not None:
             y = y * (gamma + shift)

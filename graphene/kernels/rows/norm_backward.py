@@ -14,7 +14,7 @@ from graphene import _core
 from graphene.kernels.access import vector_access
 from graphene.kernels.arguments import FLOATS, MOST_BLOCKS_YZ, choice, element, flags, instance, size, vectors
 from graphene.kernels.rows.block import Rows, declare_rows
-from graphene.kernels.rows.norm import SENSIBLE, NormConfig
+from graphene.kernels.rows.norm import SENSIBLE, NormConfig, exact_mean, from_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,11 +27,6 @@ __all__ = [
     "norm_columns_kernel",
     "rmsnorm_backward_kernel",
 ]
-
-
-def exact_mean(dtype: gr.DType) -> bool:
-    """Whether a row's mean rounded to fp32 has fewer digits than the elements."""
-    return dtype == gr.fp32
 
 
 def layernorm_backward_kernel(config: NormConfig) -> gr.Kernel:
@@ -62,10 +57,8 @@ def _gradient(c: NormConfig, centred: bool) -> Callable[..., dict[str, Any]]:
         import numpy as np
 
         h = X if R is None else X + R
-        mean = h.mean(-1, keepdims=True)
-        if exact_mean(c.dtype):  # as two numbers, the second of which is as exact as distances are
-            mean = mean + np.where(np.isfinite(mean), (h - mean).mean(-1, keepdims=True), 0)
-        d = h - mean if centred else h
+        mean, distance = from_mean(h, exact_mean(c.dtype))
+        d = distance if centred else h
         rstd = 1 / np.sqrt((d * d).mean(-1, keepdims=True) + eps)
         n, g = d * rstd, dY if gamma is None else dY * gamma
         inner = g - n * (g * n).mean(-1, keepdims=True)
