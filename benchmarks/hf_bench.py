@@ -1,7 +1,7 @@
 """Transformer networks of Hugging Face: eager, sdpa, compiled, Graphene's attention alone, accelerated, both.
 
     python benchmarks/hf_bench.py [--json out.json] [--tables full forward] [--networks bert vit] [--no-compile]
-                                  [--layers 4] [--seconds 90]
+                                  [--peers eager sdpa accelerated] [--layers 4] [--seconds 90]
 
 Random weights, fp16 (training: bf16); `benchmarks/hf_networks.py` has the configurations. All ways run alternately in
 one process. Tables:
@@ -45,6 +45,7 @@ from graphene.errors import LaunchError
 from graphene.integrations.transformers._left import measured
 
 TABLES = ("full", "padded", "forward", "ragged", "one", "fp32", "generation", "training")
+PEERS = ("eager", "sdpa", "compiled", "graphene", "accelerated", "both")
 PASSES = ("forward", "ragged", "one", "fp32")
 NEW_TOKENS, PROMPT = 128, 512
 CACHE_BYTES = 2**27  # more than the device's cache has
@@ -52,16 +53,21 @@ NAMED = 14  # as many operators, or kernels, are named in "parts"
 LEAST_ERROR = 1e-5  # in fp32, where eager is what the others are compared with
 
 
-def peers(model: Any, compiled: bool, dtype: Any = torch.float16) -> dict[str, Any]:
-    """The network in every form, on the GPU."""
-    found = {"eager": form(model, "eager", dtype), "sdpa": form(model, "sdpa", dtype)}
-    if compiled:
-        found["compiled"] = torch.compile(form(model, "sdpa", dtype))
-    with contextlib.suppress(LaunchError):  # a network that computes attention in its own code
-        found["graphene"] = form(model, "graphene", dtype)
-    found["accelerated"] = integration.accelerate(form(model, "sdpa", dtype))
-    if compiled:
-        found["both"] = torch.compile(integration.accelerate(form(model, "sdpa", dtype), show=False))
+def peers(model: Any, asked: list[str], dtype: Any = torch.float16) -> dict[str, Any]:
+    """The network in every form that is asked for, on the GPU."""
+    makes: dict[str, Callable[[], Any]] = {
+        "eager": lambda: form(model, "eager", dtype),
+        "sdpa": lambda: form(model, "sdpa", dtype),
+        "compiled": lambda: torch.compile(form(model, "sdpa", dtype)),
+        "graphene": lambda: form(model, "graphene", dtype),
+        "accelerated": lambda: integration.accelerate(form(model, "sdpa", dtype)),
+        "both": lambda: torch.compile(integration.accelerate(form(model, "sdpa", dtype), show=False)),
+    }
+    found = {}
+    for name, make in makes.items():
+        if name in asked:
+            with contextlib.suppress(LaunchError):  # a network that computes attention in its own code
+                found[name] = make()
     return found
 
 
@@ -93,7 +99,7 @@ def told(case: str, table: str, times: dict[str, float]) -> None:
     print(f"{case:16} {table:10} {said} ms; {best} is {others[other] / ours[best]:.2f}x {other}", flush=True)
 
 
-def forward(network: Network, name: str, tables: list[str], rounds: int, compiled: bool) -> list[dict[str, Any]]:
+def forward(network: Network, name: str, tables: list[str], rounds: int, asked: list[str]) -> list[dict[str, Any]]:
     """The rows of one network. Raises RuntimeError where a result is wrong."""
     exact = network.model(device="cuda")
     rows: list[dict[str, Any]] = []
@@ -102,7 +108,7 @@ def forward(network: Network, name: str, tables: list[str], rounds: int, compile
     for table in tables:
         dtype = torch.float32 if table == "fp32" else torch.float16
         if made_of is not dtype:
-            forms, made_of = peers(exact, compiled, dtype), dtype
+            forms, made_of = peers(exact, asked, dtype), dtype
         sized = network.alone() if table == "one" else network
         inputs, seen = sized.given(dtype, padded=table in ("padded", "ragged"))
         wide = {k: v.float() if torch.is_tensor(v) and v.is_floating_point() else v for k, v in inputs.items()}
@@ -143,12 +149,12 @@ def steps_of(model: Any) -> dict[str, Any]:
     return {"step_ms": times["step"], "launches": len(launches), "parts": dict(each.most_common(NAMED))}
 
 
-def generation(network: Network, name: str, batch: int, rounds: int, compiled: bool) -> list[dict[str, Any]]:
+def generation(network: Network, name: str, batch: int, rounds: int, asked: list[str]) -> list[dict[str, Any]]:
     """Milliseconds a token of greedy decoding; tokens must be alike wherever eager's choice is clear."""
     base = network.model(HEADS["generation"], "cuda").half()
     ids = torch.randint(5, 1000, (batch, PROMPT), generator=torch.Generator().manual_seed(1)).cuda()
     forms = {"sdpa": form(base, "sdpa"), "accelerated": integration.accelerate(form(base, "sdpa"))}
-    if compiled:
+    if "compiled" in asked:
         forms["static"] = form(base, "sdpa")
     ask = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False}
     ways = {p: lambda f=f, m=({"cache_implementation": "static"} if p == "static" else {}): f.generate(ids, **ask, **m)
@@ -171,7 +177,7 @@ def generation(network: Network, name: str, batch: int, rounds: int, compiled: b
              **(steps if p == "accelerated" else {})} for p, ms in found.items()]  # fmt: skip
 
 
-def training(network: Network, name: str, rounds: int, compiled: bool) -> list[dict[str, Any]]:
+def training(network: Network, name: str, rounds: int, asked: list[str]) -> list[dict[str, Any]]:
     """Milliseconds of a step in bf16, and the losses after the same steps."""
     quiet = {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0} if name == "bert" else {}
     base = network.model(HEADS[name], "cuda", **quiet).train()
@@ -179,10 +185,11 @@ def training(network: Network, name: str, rounds: int, compiled: bool) -> list[d
     forms = {"sdpa": form(base, "sdpa", torch.bfloat16)}
     forms["accelerated"] = integration.accelerate(form(base, "sdpa", torch.bfloat16))
     calls: dict[str, Any] = dict(forms)
-    if compiled:
+    if "compiled" in asked:
         forms["compiled"] = form(base, "sdpa", torch.bfloat16)
+    if "both" in asked:
         forms["both"] = integration.accelerate(form(base, "sdpa", torch.bfloat16), show=False)
-        calls |= {p: torch.compile(forms[p]) for p in ("compiled", "both")}
+    calls |= {p: torch.compile(forms[p]) for p in ("compiled", "both") if p in forms}
     losses: dict[str, list[Any]] = {p: [] for p in forms}
 
     def step(peer: str, optimizer: Any) -> None:
@@ -243,14 +250,17 @@ def main() -> int:
     parser.add_argument("--layers", type=int, help="cut the networks to so many layers")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no network after that time")
     parser.add_argument("--start", type=int, default=0, help="leave out so many, and keep their rows in --json")
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS), help="some of the ways")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     args = parser.parse_args()
+    if not {"eager", "accelerated"} <= set(args.peers):
+        parser.error("--peers: the others are compared with eager and accelerated, which must be among them")
     if not has_device():
         return 2
     kept = args.json is not None and args.start and args.json.exists()
     rows: list[dict[str, Any]] = json.loads(args.json.read_text())["rows"] if kept else []
     failed, begun = [], time.perf_counter()
-    compiled = not args.no_compile
+    ways = [p for p in PEERS if p in args.peers and not (args.no_compile and p in ("compiled", "both"))]
 
     def keep() -> None:
         write(args.json, {"benchmark": "hf", "batch": 32, "length": 384, "layers": args.layers, "rows": rows})
@@ -264,11 +274,11 @@ def main() -> int:
         network = NETWORKS[name].cut(args.layers)
         try:
             if kind == "forward":
-                rows += forward(network, name, more, args.rounds, compiled)
+                rows += forward(network, name, more, args.rounds, ways)
             elif kind == "generation":
-                rows += generation(network, name, more, args.rounds, compiled)
+                rows += generation(network, name, more, args.rounds, ways)
             else:
-                rows += training(network, name, args.rounds, compiled)
+                rows += training(network, name, args.rounds, ways)
         except Exception as error:  # the others are measured all the same
             failed.append(name)
             print(f"{name} {kind} failed: {error}", file=sys.stderr, flush=True)

@@ -74,9 +74,8 @@ def test_rows(kind: str, hf: Any, capsys: pytest.CaptureFixture[str], monkeypatc
     network = hf.Network(kind, SMALL, 2, 16, cached=kind == "llama").cut(1)
     made = network.model
     monkeypatch.setattr(hf.Network, "model", lambda self, *args, device, **more: made(*args, **more))
-    tables = ["ragged", "one", "fp32"]
-    rows = hf.forward(network, kind, tables, 1, False)
-    peers = ["eager", "sdpa", "graphene", "accelerated"]
+    tables, peers = ["ragged", "one", "fp32"], ["eager", "sdpa", "graphene", "accelerated"]
+    rows = hf.forward(network, kind, tables, 1, peers)
     assert [(r["table"], r["peer"]) for r in rows] == [(t, p) for t in tables for p in peers]
     assert all(r["parts"] for r in rows if r["peer"] in ("sdpa", "accelerated"))
     assert all(r["error"] < 0.01 for r in rows)
@@ -84,7 +83,7 @@ def test_rows(kind: str, hf: Any, capsys: pytest.CaptureFixture[str], monkeypatc
     assert f"{kind:16} ragged" in capsys.readouterr().out
     monkeypatch.setattr(hf, "LEAST_ERROR", -1.0)
     with pytest.raises(RuntimeError, match="is wrong by"):
-        hf.forward(network, kind, ["fp32"], 1, False)
+        hf.forward(network, kind, ["fp32"], 1, peers)
 
 
 def test_steps_of_a_full_cache(hf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +100,7 @@ def test_steps_of_a_full_cache(hf: Any, monkeypatch: pytest.MonkeyPatch) -> None
     network = hf.Network("llama", SMALL | dict(max_position_embeddings=64), cached=True).cut(1)
     made = network.model
     monkeypatch.setattr(hf.Network, "model", lambda self, *args, **more: made(hf.HEADS["generation"]))
-    rows = hf.generation(network, "llama", 2, 1, False)
+    rows = hf.generation(network, "llama", 2, 1, ["sdpa", "accelerated"])
     assert [r["peer"] for r in rows] == ["sdpa", "accelerated"]
     assert "step_ms" in rows[1]
 
@@ -137,3 +136,7 @@ def test_the_others_go_on(
     assert [r["case"] for r in kept["rows"]] == ["bert", "gpt2"]
     assert "--start" not in kept["command"]
     assert "vit forward failed: CUDA error" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", [hf.__file__, "--peers", "sdpa", "accelerated"])
+    with pytest.raises(SystemExit):
+        hf.main()
+    assert "eager and accelerated, which must be among them" in capsys.readouterr().err
