@@ -220,7 +220,7 @@ def cross_entropy(
 
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
-    if reduction not in ("mean", "sum", "none"):
+    if not isinstance(reduction, str) or reduction not in ("mean", "sum", "none"):
         fail("OP_ARGUMENT", "cross_entropy: argument 'reduction' is not known",
              ['want: "mean", "sum" or "none"', f"got:  {reduction!r}"], "pass one of them")  # fmt: skip
     if weight is not None:

@@ -29,7 +29,7 @@ def pack_weights(weight: Tensor) -> Tensor:
         fail("OP_DTYPE", f"{n}: argument 'weight' is neither integers nor fp8",
              [f"want: integers from 0 to 15, or {FP8}", f"got:  {weight.dtype}"], "quantize it first")  # fmt: skip
     whole = weight.dtype != FP8
-    if whole and weight.numel() and not 0 <= int(weight.min()) <= int(weight.max()) <= 15:
+    if whole and weight.numel() and not weight.is_meta and not 0 <= int(weight.min()) <= int(weight.max()) <= 15:
         fail("OP_ARGUMENT", f"{n}: argument 'weight' has integers that 4 bits do not hold",
              ["want: 0 to 15", f"got:  {int(weight.min())} to {int(weight.max())}"],
              "add 8 to signed ones")  # fmt: skip
@@ -119,11 +119,25 @@ def pack_gptq(
     Raises LaunchError: OP_SHAPE, OP_DTYPE, OP_DEVICE, OP_ARGUMENT.
     """
     _matrix("pack_gptq", qweight, qzeros=qzeros, scales=scales, g_idx=g_idx)
-    zero_offset = integer("pack_gptq", "zero_offset", zero_offset)
+    if integer("pack_gptq", "zero_offset", zero_offset) not in (0, 1):
+        fail("OP_ARGUMENT", "pack_gptq: argument 'zero_offset' is of no format",
+             ['want: 1 for "gptq", 0 for "gptq_v2"', f"got:  {zero_offset}"], "pass the one of the checkpoint")  # fmt: skip
     k, n = 8 * qweight.shape[0], qweight.shape[1]
     _check_words("pack_gptq", qweight, qzeros, scales, n, k)
     group = k // scales.shape[0]
-    if g_idx is not None and not torch.equal(g_idx.to("cpu", torch.int64), torch.arange(k) // group):
+    if g_idx is not None and (g_idx.dtype not in (torch.int32, torch.int64) or not same_shape(g_idx.shape, [k])):
+        code = "OP_SHAPE" if g_idx.dtype in (torch.int32, torch.int64) else "OP_DTYPE"
+        fail(code, "pack_gptq: argument 'g_idx' is not a group for each of k",
+             [f"want: [{k}] of torch.int32", f"got:  {shape_text(g_idx.shape)} of {g_idx.dtype}"],
+             "pass the g_idx of the same layer, or None")  # fmt: skip
+    if g_idx is not None and g_idx.is_meta != qweight.is_meta:
+        fail("OP_DEVICE", "pack_gptq: arguments 'qweight' and 'g_idx' are on different devices",
+             [f"qweight: {qweight.device}", f"g_idx: {g_idx.device}"], "give both values, or neither")  # fmt: skip
+    if (
+        g_idx is not None
+        and not g_idx.is_meta
+        and not torch.equal(g_idx.to("cpu", torch.int64), torch.arange(k) // group)
+    ):
         fail("OP_ARGUMENT", "pack_gptq: argument 'g_idx' names groups that do not lie side by side",
              ["want: g_idx[i] = i / group", "got:  another order (desc_act)"],
              "sort rows of weights and columns of inputs by it")  # fmt: skip

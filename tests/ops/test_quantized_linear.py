@@ -114,6 +114,7 @@ def test_gradients() -> None:
 def test_errors() -> None:
     weight, scale, zero, _ = layer(16, 128, 64, zeros=True)
     x, q = torch.randn(3, 128).half(), torch.zeros(4, 16, dtype=torch.int32)
+    g = torch.arange(32, dtype=torch.int32) // 32
     for call, code, text in (
         (lambda: ops.quantized_linear(x[:, :64], weight, scale), "OP_SHAPE", "want: [..,128], as many as the weight"),
         (lambda: ops.quantized_linear(x, weight, scale[:, :8]), "OP_SHAPE", "want: [16], or [K / group,16] of K = 128"),
@@ -132,13 +133,26 @@ def test_errors() -> None:
         (lambda: ops.unpack_weights([]), "OP_ARGUMENT", "'packed' is not a torch.Tensor"),
         (lambda: ops.pack_gptq(q, q, scale[:, :8]), "OP_SHAPE", "want: [K / group,N] of K = 32, N = 16"),
         (lambda: ops.pack_gptq(q, q, scale[:1]), "OP_SHAPE", "want: [1,2], eight in a word"),
-        (lambda: ops.pack_gptq(q, q[:1, :2], scale[:1], torch.ones(32)), "OP_ARGUMENT", "do not lie side by side"),
+        (lambda: ops.pack_gptq(q, q, scale, zero_offset=2), "OP_ARGUMENT", "'zero_offset' is of no format"),
+        (lambda: ops.pack_gptq(q, q[:1, :2], scale[:1], g.new_ones(32)), "OP_ARGUMENT", "do not lie side by side"),
+        (lambda: ops.pack_gptq(q, q[:1, :2], scale[:1], g[:8]), "OP_SHAPE", "got:  [8] of torch.int32"),
+        (lambda: ops.pack_gptq(q, q[:1, :2], scale[:1], g.half()), "OP_DTYPE", "got:  [32] of torch.float16"),
+        (lambda: ops.pack_gptq(q, q[:1, :2], scale[:1], g.to("meta")), "OP_DEVICE", "g_idx: meta"),
         (lambda: ops.pack_awq(q[0], q, scale), "OP_SHAPE", "'qweight' is not a matrix"),
     ):
         with pytest.raises(gr.LaunchError) as e:
             call()
         assert e.value.code == code
         assert text in str(e.value)
+
+
+def test_packing_where_there_are_no_values() -> None:
+    """As models are made before their weights are read."""
+    q, zeros = torch.empty(8, 16, dtype=torch.int32, device="meta"), torch.empty(1, 2, dtype=torch.int32, device="meta")
+    scale, g = torch.empty(1, 16, dtype=torch.float16, device="meta"), torch.empty(64, dtype=torch.int32, device="meta")
+    weight, scale, zero = ops.pack_gptq(q, zeros, scale, g)
+    assert (weight.shape, zero.shape) == ((1, 1, 128), (1, 16))
+    assert ops.quantized_linear(scale.new_empty(3, 64), weight, scale, zero).shape == (3, 16)
 
 
 def test_zero_points_of_more_than_seven_bits() -> None:

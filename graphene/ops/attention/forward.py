@@ -314,7 +314,7 @@ def attention(
     left = right = -1
     if window is not None:
         left, right = bounds("attention", window)
-    if dropout_p != 0:
+    if type(dropout_p) is not float or dropout_p != 0:
         _no_dropout("attention", dropout_p)
     cap = 0.0 if softcap is None else softcap
     op = with_lse("attention", return_lse, ATTENTION_LSE, ATTENTION)
@@ -350,7 +350,7 @@ def attention_varlen(
     left = right = -1
     if window is not None:
         left, right = bounds("attention_varlen", window)
-    if dropout_p != 0:
+    if type(dropout_p) is not float or dropout_p != 0:
         _no_dropout("attention_varlen", dropout_p)
     cap = 0.0 if softcap is None else softcap
     op = with_lse("attention_varlen", return_lse, VARLEN_LSE, VARLEN)
