@@ -13,12 +13,15 @@ from test_architectures import ARCHITECTURES  # noqa: E402
 from transformers import AutoModel  # noqa: E402
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: E402
 
+from graphene.integrations.transformers import _heads  # noqa: E402
+
 SAMPLE = [
     ("t5", ["beams"]),
     ("cohere2", ["generate", "checkpoints"]),
     ("afmoe", ["forward"]),  # takes views of what attention returns
     ("albert", ["autocast"]),
     ("mistral", ["autocast"]),  # rounds no worse than eager, but elsewhere
+    ("gemma4_text", ["generate"]),  # layers of several head sizes
     ("moshi", ["forward"]),  # whose eager attention sees the future where it is given no mask
 ]
 
@@ -55,3 +58,12 @@ def test_windows_under_compile(name) -> None:
     assert sorted(a[6:8] for a in calls) == ([(-1, -1), (4, 0)] if name == "gemma2" else [(-1, -1), (4, 4)])
     masks = [a[3].meta["example_value"].shape for a in calls]
     assert all(shape[2] == 1 for shape in masks), masks
+
+
+def test_sizes_of_layers_that_differ() -> None:
+    """A module that says no sizes has those of its layer's configuration."""
+    config = modes.network("gemma4_text").config
+    layers = [torch.nn.Module() for _ in range(3)]
+    for layer, at in zip(layers, (0, 1, None), strict=True):
+        layer.config, layer.layer_idx = config, at
+    assert [_heads.sizes_of(n) for n in layers] == [(2, 2, 16), (2, 2, 512), None]

@@ -13,6 +13,7 @@ from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.utils import GenerationMixin
 
 from graphene.integrations.transformers import _masks, _measure
+from graphene.integrations.transformers._heads import layer_config
 from graphene.integrations.transformers._steps import NEXT, RecordedSteps, new_cache
 from graphene.nn._hooks import globally_hooked
 
@@ -170,13 +171,17 @@ def _fitting(model: Any, batch: int, length: int, encoded: int | None) -> Any:
         return None
     if cache is None:
         return None
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or getattr(config, "d_kv", None)
-    width = width or config.hidden_size // config.num_attention_heads
     parts = [cache] if encoded is None else [cache.self_attention_cache, cache.cross_attention_cache]
-    positions = sum(n.max_cache_len for part in parts for n in part.layers)
-    size = positions * 2 * batch * heads * width * model.dtype.itemsize
-    return cache if size <= MEMORY * _free(model.device) else None
+    elems = sum(n.max_cache_len * _position_elems(config, i) for part in parts for i, n in enumerate(part.layers))
+    return cache if batch * elems * model.dtype.itemsize <= MEMORY * _free(model.device) else None
+
+
+def _position_elems(config: Any, layer: int) -> int:
+    """Elements of the keys and values of a position in a layer."""
+    of_layer = layer_config(config, layer)
+    heads = getattr(of_layer, "num_key_value_heads", None) or of_layer.num_attention_heads
+    width = getattr(of_layer, "head_dim", None) or getattr(of_layer, "d_kv", None)
+    return 2 * heads * int(width or of_layer.hidden_size // of_layer.num_attention_heads)
 
 
 def _free(device: Any) -> float:

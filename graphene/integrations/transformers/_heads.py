@@ -65,7 +65,7 @@ def forget(module: Any) -> None:
 
 def sizes_of(module: Any) -> tuple[int, int, int] | None:
     """Heads of queries, heads of keys, and elements of a head; None where a module does not say them."""
-    config = getattr(module, "config", None)
+    config = layer_config(getattr(module, "config", None), getattr(module, "layer_idx", None))
     heads = _first(module, _HEADS) or _first(config, _HEADS)
     dim, width = _first(module, _DIMS) or _first(config, _DIMS[:1]), _first(config, ("hidden_size",))
     if heads is None or (dim is None and width is None):
@@ -73,6 +73,13 @@ def sizes_of(module: Any) -> tuple[int, int, int] | None:
     groups = _first(module, ("num_key_value_groups",)) or 1
     dim = dim or (width or 0) // heads
     return None if heads % groups or not dim or dim % 8 else (heads, heads // groups, dim)
+
+
+def layer_config(config: Any, layer: int | None) -> Any:
+    """A configuration that holds for a layer: some say sizes of each, and raise where asked for one of all."""
+    if not getattr(config, "is_heterogeneous", False):
+        return config
+    return None if layer is None else config.per_layer_config[layer]
 
 
 def _first(holder: Any, names: Iterable[str]) -> int | None:
