@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import random
 import sys
@@ -216,6 +217,76 @@ def test_hostile_values_of_plans(name: str) -> None:
             assert not any(text in str(caught) for text in OF_PYTHON), str(caught)
             assert getattr(caught, "code", "") not in ("INTERNAL", None)
     assert time.monotonic() - began < 20
+
+
+def _graph() -> Any:
+    m, n, k = gr.plan.axes(m="M", n=64, k=64)
+    with gr.plan.graph("g") as g:
+        x, y = g.input("x", (m, k), gr.fp16), g.input("y", (n, k), gr.fp16)
+        g.output("o", gr.plan.relu(gr.plan.dot(x, y, k)), [m, n], gr.fp16)
+    return g
+
+
+def test_hostile_values_of_decisions_and_arrays() -> None:
+    """Each decision is pinned to each value; the others are those of a graph's other functions."""
+    g = _graph()
+    plan, square = g.plan("sm_80", m=16), np.zeros((64, 64), np.float16)
+    calls: list[Callable[[Any], Any]] = [partial(lambda d, v: g.plan("sm_80", {d: v}, m=16), d) for d in plan.decisions]
+    calls += [
+        plan.why,
+        lambda v: g.plan("sm_80", v, m=16),
+        lambda v: g.evaluate(v),
+        lambda v: gr.plan.measure(v, "sm_80"),
+    ]
+    calls += [lambda v: g.evaluate({"x": v, "y": square})]
+    for call in calls:
+        for value in values():
+            caught: Exception | None = None
+            try:
+                call(value)
+            except (ZeroDivisionError, RecursionError):
+                continue  # of the values themselves
+            except (gr.GrapheneError, TypeError) as e:
+                caught = e
+            assert not any(text in str(caught) for text in OF_PYTHON if "input x" not in str(caught)), str(caught)
+            assert getattr(caught, "code", "") not in ("INTERNAL", None)
+
+
+def _paths(x: Any, at: tuple[Any, ...] = ()) -> Any:
+    yield at
+    for key in x if isinstance(x, dict) else range(len(x)) if isinstance(x, list) else ():
+        yield from _paths(x[key], (*at, key))
+
+
+@pytest.mark.parametrize("of", ["Graph", "Plan"])
+def test_mutated_json_of_plans(of: str) -> None:
+    """Parts that are missing, of another kind, or of another place: the graph is planned, or refused by a code."""
+    cls, g = getattr(gr.plan, of), _graph()
+    document = json.dumps((g if of == "Graph" else g.plan("sm_80", m=16)).to_json())
+    places, rng = [p for p in _paths(json.loads(document)) if p], random.Random(3)
+    bad = [None, -1, 0, 2**70, 1.5, "", [], {}, True, "\ud800", [[[]]], {"op": "x"}, math.nan, "dot", ["m"], 10**400]
+    refused: Counter[Any] = Counter()
+    for _ in range(3000 if of == "Graph" else 400):
+        changed = json.loads(document)
+        *way, last = rng.choice(places)
+        holder, other = changed, json.loads(document)
+        for key in way:
+            holder = holder[key]
+        for key in rng.choice(places):
+            other = other[key]
+        if rng.random() < 0.25:
+            del holder[last]
+        else:
+            holder[last] = rng.choice([rng.choice(bad), other])
+        try:
+            found = cls.from_json(changed)
+            assert of == "Plan" or found.plan("sm_80", **{a.name: 16 for a in found.axes() if a.size is None})
+        except gr.GrapheneError as e:
+            refused[e.code] += 1
+    assert set(refused) <= {"PLAN_GRAPH", "PLAN_PIN", "PLAN_NONE", "ARCH_UNKNOWN"}, refused
+    assert refused["PLAN_GRAPH"] > 50
+    with pytest.raises(gr.VerifyError, match="PLAN_GRAPH"):
+        cls.from_json("[" * 100_000)
 
 
 def _in_kernel(body: Callable[..., Any]) -> None:

@@ -121,7 +121,8 @@ def pack_gptq(
     _matrix("pack_gptq", qweight, qzeros=qzeros, scales=scales, g_idx=g_idx)
     if integer("pack_gptq", "zero_offset", zero_offset) not in (0, 1):
         fail("OP_ARGUMENT", "pack_gptq: argument 'zero_offset' is of no format",
-             ['want: 1 for "gptq", 0 for "gptq_v2"', f"got:  {zero_offset}"], "pass the one of the checkpoint")  # fmt: skip
+             ['want: 1 for "gptq", 0 for "gptq_v2"', f"got:  {zero_offset}"],
+             "pass the one of the checkpoint")  # fmt: skip
     k, n = 8 * qweight.shape[0], qweight.shape[1]
     _check_words("pack_gptq", qweight, qzeros, scales, n, k)
     group = k // scales.shape[0]

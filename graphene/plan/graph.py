@@ -14,11 +14,13 @@ import sys
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from graphene import _core
 from graphene import dtypes as _dtypes
 from graphene._core import IntExpr
+from graphene.plan.decisions import refuse_pin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -331,6 +333,9 @@ class Graph:
         """
         if pin is not None and not (isinstance(pin, Mapping) and all(isinstance(k, str) for k in pin)):
             raise TypeError(f'pin= takes decisions by their path, such as {{"tile.n": 64}}, got {pin!r}')
+        for path, value in (pin or {}).items():
+            if not isinstance(value, (str, Real)):
+                refuse_pin(path, value, "want: a number, True, False or a text")
         for name, n in sizes.items():
             if not isinstance(n, int) or isinstance(n, bool) or not 0 < n < MOST:
                 refuse("the size of an axis is an integer from 1 to 2^31 - 1", f"axis: {name}", f"got: {n!r}")
@@ -343,10 +348,16 @@ class Graph:
     def evaluate(self, arrays: Mapping[str, Any], rounded: bool = True) -> dict[str, Any]:
         """The outputs as NumPy computes them in float64 from arrays by name: the meaning, before anything is decided.
 
-        Types of inputs and outputs do not matter; ``.round`` does, unless `rounded` is False.
+        Types of inputs and outputs do not matter; ``.round`` does, unless `rounded` is False. Raises TypeError for
+        what is no array; VerifyError PLAN_GRAPH for arrays that are missing or have other shapes.
         """
         import numpy as np
 
+        if not isinstance(arrays, Mapping):
+            raise TypeError(f"evaluate takes arrays by the names of inputs, got {arrays!r}")
+        sizes: dict[Axis, int] = {}
+        for v in self.inputs:
+            _check_array(v, arrays, sizes)
         results: dict[int, Any] = {}
         for o in self.outputs:
             for v in o.value.walk():
@@ -384,11 +395,11 @@ class Graph:
         if isinstance(data, str):
             try:
                 data = json.loads(data)
-            except ValueError as e:
+            except (ValueError, RecursionError) as e:
                 refuse("a graph's JSON that is malformed", f"got: {e}")
         try:
             return _read(data)
-        except (KeyError, TypeError, IndexError, AttributeError) as e:
+        except (KeyError, TypeError, IndexError, AttributeError, ValueError, OverflowError) as e:
             refuse("JSON of something else than a graph", f"got: {type(e).__name__}: {e}")
             raise
 
@@ -502,6 +513,28 @@ def _windows(v: Value, x: Any, of: tuple[Axis, ...]) -> Any:
     taken = np.where(inside.reshape([1] * at + list(inside.shape) + [1] * (x.ndim - at - 1)), taken, 0.0)
     now = [*of[:at], m["to"], m["over"], *of[at + 1 :]]
     return np.transpose(taken, [now.index(a) for a in v.axes])
+
+
+def _check_array(v: Value, arrays: Mapping[str, Any], sizes: dict[Axis, int]) -> None:
+    """Refuses what is no array of an input; `sizes` are those that arrays have given to axes: any, but for each one."""
+    import numpy as np
+
+    name, stored = v.more.get("of", v.name), v.more["stored"]
+    if name not in arrays:
+        refuse("an input without an array", f"want: {name}", f"got: {', '.join(map(str, arrays))}")
+    try:
+        shape = np.asarray(arrays[name], np.float64).shape
+    except (TypeError, ValueError, OverflowError) as e:
+        raise TypeError(f"the array of input {name} must be of numbers: {e}") from None
+    known = [a.size for a in stored]
+    if None not in known and len(shape) != len(stored):
+        fits = math.prod(shape) == math.prod(n or 1 for n in known)  # imported: dimensions as digits
+    else:
+        pairs = zip(stored, shape, strict=False)
+        fits = len(shape) == len(stored) and all(n == sizes.setdefault(a, n) for a, n in pairs)
+    if not fits:
+        want = ", ".join(f"{a.name} = {sizes.get(a, a.symbol if a.size is None else a.size)}" for a in stored)
+        refuse(f"the array of input {name} has another shape", f"want: {want}", f"got: {list(shape)}")
 
 
 def _evaluate(v: Value, args: list[tuple[Any, tuple[Axis, ...]]], arrays: Mapping[str, Any], rounded: bool) -> Any:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from graphene.dtypes import torch_type
 from graphene.errors import SelectError
+from graphene.plan.graph import Graph
 from graphene.select.measure import tune
 from graphene.select.tunable import Selection, Tunable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from graphene.plan.graph import Graph
     from graphene.plan.planned import Plan
 
 __all__ = ["PlanTimes", "measure"]
@@ -97,6 +97,8 @@ def measure(
     the expected best is not taken. Raises what ``g.plan`` raises, LaunchError OP_TORCH and LAUNCH_DRIVER without torch
     or a device, SelectError TUNE_FAILED if no plan could be measured.
     """
+    if not isinstance(g, Graph):
+        raise TypeError(f"measure takes a graph of graphene.plan, got {g!r}")
     plans = short_list(g, arch, dict(pin or {}), count, sizes)
     first = next(iter(plans.values()))
     inputs, outputs = first.kernel_inputs(), first.graph.outputs

@@ -103,7 +103,7 @@ class Plan:
 
     def why(self, path: str) -> str:
         """A decision with its reason, cost and alternatives. Raises VerifyError PLAN_GRAPH for an unknown path."""
-        if path not in self._made.made:
+        if not isinstance(path, str) or path not in self._made.made:
             refuse(f"a plan without the decision {path!r}", f"want: one of {', '.join(self._made.made)}")
         return str(self._made.made[path])
 
@@ -235,12 +235,17 @@ class Plan:
         if isinstance(data, str):
             try:
                 data = json.loads(data)
-            except ValueError as e:
+            except (ValueError, RecursionError) as e:
                 refuse("a plan's JSON that is malformed", f"got: {e}")
         if not isinstance(data, dict) or data.get("version") != VERSION:
             refuse("JSON of no plan, or of another version", f"want: version {VERSION}")
-        pins = {p: x["value"] for p, x in data["decisions"].items()}
-        again: Plan = Graph.from_json(data["graph"]).plan(data["arch"], pin=pins, **data["sizes"])
+        try:
+            pins = {p: x["value"] for p, x in data["decisions"].items()}
+            graph, arch, sizes = data["graph"], data["arch"], dict(data["sizes"])
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            refuse("JSON of something else than a plan", f"got: {type(e).__name__}: {e}")
+            raise
+        again: Plan = Graph.from_json(graph).plan(arch, pin=pins, **sizes)
         return again
 
 

@@ -181,7 +181,7 @@ def _position_elems(config: Any, layer: int) -> int:
     of_layer = layer_config(config, layer)
     heads = getattr(of_layer, "num_key_value_heads", None) or of_layer.num_attention_heads
     width = getattr(of_layer, "head_dim", None) or getattr(of_layer, "d_kv", None)
-    return 2 * heads * int(width or of_layer.hidden_size // of_layer.num_attention_heads)
+    return int(2 * heads * (width or of_layer.hidden_size // of_layer.num_attention_heads))
 
 
 def _free(device: Any) -> float:
