@@ -349,7 +349,7 @@ class Graph:
         """The outputs as NumPy computes them in float64 from arrays by name: the meaning, before anything is decided.
 
         Types of inputs and outputs do not matter; ``.round`` does, unless `rounded` is False. Raises TypeError for
-        what is no array; VerifyError PLAN_GRAPH for arrays that are missing or have other shapes.
+        other things than arrays; VerifyError PLAN_GRAPH for arrays that are missing or have other shapes.
         """
         import numpy as np
 
@@ -516,7 +516,7 @@ def _windows(v: Value, x: Any, of: tuple[Axis, ...]) -> Any:
 
 
 def _check_array(v: Value, arrays: Mapping[str, Any], sizes: dict[Axis, int]) -> None:
-    """Refuses what is no array of an input; `sizes` are those that arrays have given to axes: any, but for each one."""
+    """Refuses other things than an array of an input. `sizes`: those that arrays gave to axes, which must agree."""
     import numpy as np
 
     name, stored = v.more.get("of", v.name), v.more["stored"]
