@@ -10,7 +10,8 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from graphene import _core
-from graphene._core import Tensor
+from graphene import sym as _sym
+from graphene._core import IntExpr, Tensor
 from graphene._refused import refuse
 from graphene.atoms import name_of_atom
 from graphene.dtypes import RF
@@ -20,6 +21,7 @@ from graphene.registers import let, load
 
 if TYPE_CHECKING:
     from graphene._core import Elected, IntLike, ThreadTensor
+    from graphene.dtypes import DType
 
 __all__ = [
     "Block",
@@ -293,19 +295,40 @@ def scalar(name: str, value: IntLike, min: int | None = None, max: int | None = 
     return Scalar(_core.record_scalar(name, value, min, max, multiple_of, False))
 
 
-def index(x: Tensor | Expression, min: int, max: int, multiple_of: int = 1) -> Any:
+def index(x: Tensor | Expression, min: IntLike, max: IntLike, multiple_of: int = 1) -> Any:
     """An integer that is read from data: the value of one element when this statement runs, as an index expression.
 
     x: one element of an integer tensor, in memory or in a register, or an expression on registers. The facts are
-    promises about the data: `min` <= value <= `max`, and the value is a multiple of `multiple_of`. The simulator checks
-    them (SimulationError SIM_FACT).
+    promises about the data: `min` <= value <= `max`, and the value is a multiple of `multiple_of`. Bounds are numbers or
+    expressions of sizes, such as ``max=N - 1``. The simulator checks them (SimulationError SIM_FACT). On a GPU a value
+    that breaks a bound of sizes becomes that bound; with numbers and a multiple nothing is promised then.
     Packed sequences use it with ``T.window(start, size)``. Raises LayoutError TENSOR_TYPE, SYM_FACTS.
     """
     if not isinstance(x, (Tensor, Expression)):
         refuse("TENSOR_TYPE", "gr.index reads one element of an integer tensor, or an expression on registers",
                [f"got: {type(x).__name__}"], "pass what it is to read: gr.index(rows[t], min=0, max=63)")  # fmt: skip
     read = let(_core.unique_name("read"), x) if isinstance(x, Expression) else x
-    return _core.record_index(read, min, max, multiple_of)
+    if not (isinstance(min, IntExpr) or isinstance(max, IntExpr)):
+        return _core.record_index(read, min, max, multiple_of)
+    least, most = _numbers_of(read.dtype)
+    found = _core.record_index(
+        read, least if isinstance(min, IntExpr) else min, most if isinstance(max, IntExpr) else max, multiple_of
+    )
+    # A scalar whose fact is the bound: it costs nothing on a GPU, which does not use it.
+    value = found
+    if isinstance(min, IntExpr):
+        scalar(_core.unique_name("above_min"), value - min)
+        found = _sym.max(found, min)
+    if isinstance(max, IntExpr):
+        scalar(_core.unique_name("below_max"), max - value)
+        found = _sym.min(found, max)
+    return found
+
+
+def _numbers_of(dtype: DType) -> tuple[int, int]:
+    """The least and the largest number of a type of integers; of others, those of 64 bits."""
+    bits = dtype.bits if dtype.name in ("u8", "u16", "u32", "i8", "i16", "i32") else 64
+    return (0, 2**bits - 1) if dtype.name[0] == "u" and bits < 64 else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
 def barrier(on: ThreadTensor | None = None) -> None:

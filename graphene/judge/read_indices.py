@@ -26,10 +26,12 @@ class Allowed:
     """What the elements of an integer tensor may be.
 
     ``places``: where they stand as indices: their name, the index's text, and the extent that it is an index into.
+    ``limits``: scalars that are computed of them: their name, the scalar's value as a text, and its facts.
     """
 
     facts: tuple[Facts, ...]
     places: tuple[tuple[str, str, Any], ...] = ()
+    limits: tuple[tuple[str, str, Facts], ...] = ()
 
     def range(self, values: Mapping[str, int]) -> tuple[int, int, int]:
         """The least and the largest element in a call of these sizes, and what the elements are multiples of."""
@@ -42,7 +44,11 @@ class Allowed:
         told = min(f.most for f in self.facts)
         if not self.places and told < LARGEST:
             most = told
-        return least, max(min(most, told) // step * step, least), step
+        for name, text, facts in self.limits:
+            with contextlib.suppress(NameError):
+                low, high = _within(name, text, facts, values)
+                least, told = max(least, -(-low // step) * step), min(told, high)
+        return least, max(min(max(most, least + LEAST_REACH - 1), told) // step * step, least), step
 
 
 def _largest(name: str, text: str, extent: int, values: Mapping[str, int]) -> int:
@@ -52,6 +58,18 @@ def _largest(name: str, text: str, extent: int, values: Mapping[str, int]) -> in
     while element > 0 and evaluate(plain(text), {**others, **values, name: element}) >= extent:
         element //= 2
     return element
+
+
+def _within(name: str, text: str, facts: Facts, values: Mapping[str, int]) -> tuple[int, int]:
+    """The least and the largest element with which a scalar keeps its facts, if its value is a line; else any."""
+    others = dict.fromkeys(names_of(text), 0)
+    at = [evaluate(plain(text), {**others, **values, name: element}) for element in range(3)]
+    slope = at[1] - at[0]
+    if slope == 0 or at[2] - at[1] != slope:
+        return -LARGEST, 2**63 - 1
+    ends = facts.least - at[0], facts.most - at[0]  # of the element times the slope
+    low, high = ends if slope > 0 else (-ends[1], -ends[0])
+    return -(-low // abs(slope)), high // abs(slope)
 
 
 def of_tensors(signature: Signature, body: list[Any]) -> dict[str, Allowed]:
@@ -97,9 +115,7 @@ def of_tensors(signature: Signature, body: list[Any]) -> dict[str, Allowed]:
     for s in every:
         if s["stmt"] == "index" and isinstance(s.get("from"), int):
             for name in known.get(root(s["from"]), ()):
-                facts.setdefault(name, []).append(
-                    Facts(s.get("min", 0), s.get("max", 2**63 - 1), s.get("multiple_of", 1))
-                )
+                facts.setdefault(name, []).append(_facts_of(s))
                 variables.setdefault(s["var"], set()).add(name)
     places: dict[str, dict[tuple[str, str, Any], None]] = {}
     for s in every:
@@ -108,4 +124,17 @@ def of_tensors(signature: Signature, body: list[Any]) -> dict[str, Allowed]:
                 for variable in names_of(place) & variables.keys() if isinstance(place, str) else ():
                     for name in variables[variable]:
                         places.setdefault(name, {})[variable, place, extent] = None
-    return {name: Allowed(tuple(dict.fromkeys(f)), tuple(places.get(name, ()))) for name, f in facts.items()}
+    limits: dict[str, list[tuple[str, str, Facts]]] = {}
+    for s in every:
+        if s["stmt"] == "scalar" and isinstance(s.get("value"), str):
+            for variable in names_of(s["value"]) & variables.keys():
+                for name in variables[variable]:
+                    limits.setdefault(name, []).append((variable, s["value"], _facts_of(s)))
+    return {
+        name: Allowed(tuple(dict.fromkeys(f)), tuple(places.get(name, ())), tuple(limits.get(name, ())))
+        for name, f in facts.items()
+    }
+
+
+def _facts_of(statement: dict[str, Any]) -> Facts:
+    return Facts(statement.get("min", 0), statement.get("max", 2**63 - 1), statement.get("multiple_of", 1))

@@ -155,3 +155,30 @@ def test_a_meaning_does_not_begin_with_what_the_kernel_begins_with(monkeypatch: 
     assert reduction_kernel(config).check().ok
     monkeypatch.setitem(reduction._START_I32, "max", 0)
     assert not reduction_kernel(config).check().ok
+
+
+def bounded_by_sizes() -> gr.Kernel:
+    """Elements of the second half of x, as a table says."""
+    with gr.Kernel("picked", means=lambda x, at, y: x[at]) as kernel:
+        N, M = gr.sym("N", min=1), gr.sym("M")
+        x, at = gr.input("x", [N], gr.fp32), gr.input("at", [M], gr.i32)
+        y = gr.output("y", [M], gr.fp32)
+        (b,), (t,) = gr.blocks(gr.ceil_div(M, 32)).indices(), gr.threads(32).indices()
+        with gr.if_(b * 32 + t < M):
+            y[b * 32 + t] = gr.load(x[gr.index(at[b * 32 + t], min=N // 2, max=N - 1)])
+    return kernel
+
+
+def test_bounds_of_sizes() -> None:
+    kernel = bounded_by_sizes()
+    assert kernel.check().ok
+    source = kernel.cuda_source("sm_90a")
+    assert "x[gr_min(" in source
+    assert gr.parse(str(kernel)).cuda_source("sm_90a") == source
+    x, y = np.arange(12, dtype=np.float32), np.zeros(3, np.float32)
+    kernel(x, np.array([6, 11, 9], np.int32), y)
+    assert y.tolist() == [6, 11, 9]
+    for wrong, scalar in ((12, "below_max"), (5, "above_min")):
+        with pytest.raises(gr.SimulationError, match=rf"a value of the scalar {scalar}\S* breaks its facts") as e:
+            kernel(x, np.array([6, wrong, 9], np.int32), y)
+        assert e.value.code == "SIM_FACT"
