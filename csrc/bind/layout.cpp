@@ -3,6 +3,7 @@
 #include "base/diag.h"
 #include "bind/arguments.h"
 #include "bind/bind.h"
+#include "layout/injective.h"
 #include "layout/inverse.h"
 #include "layout/tv.h"
 
@@ -444,7 +445,7 @@ void bind_algebra(py::module_& m) {
   m.def("raked_product", [](const py::object& l, const py::object& tiler) {
     return layout::raked_product(layout_from_py(l), layout_from_py(tiler));
   });
-  m.def("is_injective", [](const py::object& l) { return layout::is_injective(layout_from_py(l)); });
+  m.def("is_injective", [](const py::object& l) { return layout::is_injective(layout_from_py(l), check_signals); });
   m.def("equal_as_functions", [](const py::object& a, const py::object& b) {
     return layout::equal_as_functions(layout_from_py(a), layout_from_py(b));
   });

@@ -1,3 +1,5 @@
+#include "layout/injective.h"
+
 #include <algorithm>
 
 #include "layout/facts.h"
@@ -7,6 +9,7 @@ namespace graphene::layout {
 namespace {
 
 constexpr std::int64_t kMaxEnumerated = std::int64_t{1} << 24;
+constexpr std::size_t kPolledElems = std::size_t{1} << 16;
 
 // By increasing |stride|, each mode a step clear of everything below it.
 bool separated(const std::vector<std::pair<std::int64_t, std::int64_t>>& stride_size) {
@@ -18,7 +21,8 @@ bool separated(const std::vector<std::pair<std::int64_t, std::int64_t>>& stride_
   return true;
 }
 
-bool enumerated(std::vector<std::pair<std::int64_t, std::int64_t>> modes, const Layout& l) {
+bool enumerated(std::vector<std::pair<std::int64_t, std::int64_t>> modes, const Layout& l,
+                const std::function<void()>& poll) {
   // Modes above the last clear step cannot collide with those below; only what interleaves is enumerated.
   while (!modes.empty()) {
     __int128 reach = 0;
@@ -27,22 +31,37 @@ bool enumerated(std::vector<std::pair<std::int64_t, std::int64_t>> modes, const 
     if (modes.back().first <= reach) break;
     modes.pop_back();
   }
+  // Offsets stay sorted: a mode adds shifted copies of them, which are merged two by two. What collides is found at the
+  // first mode that it takes.
   std::vector<std::int64_t> offsets = {0};
   for (const auto& [d, s] : modes) {
     if (static_cast<__int128>(offsets.size()) * s > kMaxEnumerated)
       fail(Code::LAYOUT_LIMIT, "is_injective would have to enumerate more than 2^24 elements", {"layout: " + l.str()});
     const std::size_t n = offsets.size();
-    offsets.reserve(n * static_cast<std::size_t>(s));
-    for (std::int64_t k = 1; k < s; ++k)
-      for (std::size_t i = 0; i < n; ++i) offsets.push_back(offsets[i] + k * d);
+    const std::size_t all = n * static_cast<std::size_t>(s);
+    offsets.resize(all);
+    for (std::size_t i = n; i < all; ++i) offsets[i] = offsets[i - n] + d;
+    const auto at = [&](std::size_t i) { return offsets.begin() + static_cast<std::ptrdiff_t>(std::min(i, all)); };
+    for (std::size_t run = n; run < all; run *= 2) {
+      for (std::size_t i = 0; i + run < all; i += 2 * run) {
+        if (offsets[i + run] > offsets[i + run - 1]) continue;  // in order already
+        if (run >= kPolledElems) poll();
+        std::inplace_merge(at(i), at(i + run), at(i + 2 * run));
+      }
+      poll();
+    }
+    if (std::adjacent_find(offsets.begin(), offsets.end()) != offsets.end()) return false;
   }
-  std::sort(offsets.begin(), offsets.end());
-  return std::adjacent_find(offsets.begin(), offsets.end()) == offsets.end();
+  return true;
 }
 
 }  // namespace
 
 bool is_injective(const Layout& l) {
+  return is_injective(l, [] {});
+}
+
+bool is_injective(const Layout& l, const std::function<void()>& poll) {
   Flat f;
   const Flat all = flatten(l);
   for (std::size_t i = 0; i < all.rank(); ++i) {
@@ -66,7 +85,7 @@ bool is_injective(const Layout& l) {
   }
   std::sort(modes.begin(), modes.end());
   if (!modes.empty() && modes.front().first == 0) return false;
-  return separated(modes) || enumerated(std::move(modes), l);
+  return separated(modes) || enumerated(std::move(modes), l, poll);
 }
 
 }  // namespace graphene::layout

@@ -64,7 +64,7 @@ def _kernel(config: CrossEntropyConfig, gradient: bool) -> Any:
 
 
 def _chosen(input: Arg, place: int, smoothing: float, z: float) -> CrossEntropyConfig | Any:
-    """The configuration, or the recipe of a call that has none; `place` is the number of the logits' argument."""
+    """The configuration, or the recipe of a call that has none; `place`: the logits' argument, 1 of the gradient."""
     from graphene.select.rows import select_cross_entropy
 
     rank, bytes_ = len(input.shape), input.item_bytes
@@ -84,7 +84,7 @@ def _chosen(input: Arg, place: int, smoothing: float, z: float) -> CrossEntropyC
     shared = target_device(input.device).shared_bytes
     return select_cross_entropy(
         count, width, getattr(dtypes, DTYPES[input.dtype]), smoothing=smoothing != 0, z=z != 0, align_bytes=align,
-        dense_bytes=dense, shared_bytes=shared,
+        dense_bytes=dense, shared_bytes=shared, gradient=place == 1,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: E402, N812
 
 import graphene as gr  # noqa: E402
 from graphene import ops  # noqa: E402
+from graphene.select.rows import select_cross_entropy  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::graphene.ops.CpuWarning")
 
@@ -102,6 +103,13 @@ def test_errors() -> None:
 def test_second_derivatives() -> None:
     x, target = logits(3, 5, dtype=torch.float64), torch.tensor([1, -100, 4])
     assert torch.autograd.gradgradcheck(lambda a: ops.cross_entropy(a, target, label_smoothing=0.1), (x,))
+
+
+@pytest.mark.parametrize("classes", [32000, 128256])
+def test_long_rows_have_the_threads_that_were_the_fastest(classes: int) -> None:
+    for gradient, want in ((False, (512, 8)), (True, (1024, 2))):
+        tile = select_cross_entropy(4096, classes, shared_bytes=227 << 10, gradient=gradient).tile
+        assert (tile.threads, tile.unroll, tile.keep) == (*want, "memory")
 
 
 OPCHECK = {

@@ -13,7 +13,7 @@ import graphene as gr  # noqa: E402
 from graphene import ops  # noqa: E402
 from graphene.kernels.gemm.weights import WeightsConfig, unpacked  # noqa: E402
 from graphene.select.device import of_arch  # noqa: E402
-from graphene.select.weight_tiles import select_weights  # noqa: E402
+from graphene.select.weight_tiles import estimated_us, select_weights  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::graphene.ops.CpuWarning")
 HALF, BF16, FP8 = torch.float16, torch.bfloat16, torch.float8_e4m3fn
@@ -177,8 +177,28 @@ def test_configurations() -> None:
             WeightsConfig(**options)
     few, many = (select_weights(m, 4096, 4096, device=of_arch("sm_90a")) for m in (1, 100))
     assert (few.tokens, many.tokens) == (1, 8)
-    assert few.cluster > 1
-    assert select_weights(1, 4096, 4096, device=of_arch("sm_80")).cluster == 1
+    assert many.cluster > 1
+    assert select_weights(100, 4096, 4096, device=of_arch("sm_80")).cluster == 1
+
+
+# Of an H200: tokens, rows, k, bits; the choice and its time in microseconds; the best one's time of those measured.
+MEASURED = (
+    ((16, 4096, 4096, 4), (2, (1, 4), 1), 9.9, 9.9), ((1, 8192, 8192, 4), (2, (1, 4), 1), 17.5, 17.5),
+    ((1, 4096, 4096, 4), (2, (1, 8), 1), 9.4, 9.4), ((1, 28672, 8192, 4), (2, (4, 2), 1), 44.8, 44.8),
+    ((64, 4096, 4096, 4), (1, (4, 1), 2), 16.0, 15.8), ((16, 4096, 4096, 8), (2, (1, 4), 1), 12.7, 11.6),
+    ((1, 8192, 8192, 8), (1, (4, 2), 1), 27.1, 27.0), ((1, 4096, 4096, 8), (2, (1, 4), 1), 11.7, 11.3),
+    ((1, 28672, 8192, 8), (1, (4, 1), 2), 72.3, 67.0), ((64, 4096, 4096, 8), (1, (4, 1), 2), 17.7, 16.9),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("problem", "choice", "us", "best_us"), MEASURED)
+def test_choices_are_near_the_best_that_was_measured(problem: Any, choice: Any, us: float, best_us: float) -> None:
+    m, n, k, bits = problem
+    hopper = of_arch("sm_90a")
+    config = select_weights(m, n, k, bits=bits, group=128 if bits == 4 else 64, device=hopper)
+    assert (config.tiles, config.warps, config.cluster) == choice
+    assert us <= 1.1 * best_us
+    assert 0.8 < estimated_us(config, config.cluster, m, n, k, hopper) / us < 1.2
 
 
 @pytest.mark.gpu
