@@ -299,9 +299,9 @@ def index(x: Tensor | Expression, min: IntLike, max: IntLike, multiple_of: int =
     """An integer that is read from data: the value of one element when this statement runs, as an index expression.
 
     x: one element of an integer tensor, in memory or in a register, or an expression on registers. The facts are
-    promises about the data: `min` <= value <= `max`, and the value is a multiple of `multiple_of`. Bounds are numbers or
-    expressions of sizes, such as ``max=N - 1``. The simulator checks them (SimulationError SIM_FACT). On a GPU a value
-    that breaks a bound of sizes becomes that bound; with numbers and a multiple nothing is promised then.
+    promises about the data: `min` <= value <= `max`, and the value is a multiple of `multiple_of`. Bounds are numbers
+    or expressions of sizes, such as ``max=N - 1``. The simulator checks them (SimulationError SIM_FACT). On a GPU a
+    value beyond a bound of sizes becomes that bound; where other facts do not hold, nothing is promised.
     Packed sequences use it with ``T.window(start, size)``. Raises LayoutError TENSOR_TYPE, SYM_FACTS.
     """
     if not isinstance(x, (Tensor, Expression)):

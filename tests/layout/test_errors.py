@@ -1,5 +1,9 @@
 """Invalid input is a LayoutError that says why, word for word; wrong Python types are TypeErrors."""
 
+import _thread
+import threading
+import time
+
 import pytest
 
 import graphene as gr
@@ -211,3 +215,20 @@ def test_a_swizzled_layout_has_no_shapes_and_strides_of_its_own(function):
         "  got: Sw<1,0,2> o 0 o (4,4):(4,1)",
         "  fix: take its .layout, and compose the swizzle with the result",
     ]
+
+
+def test_layouts_of_many_elements_are_judged_quickly() -> None:
+    begun = time.monotonic()
+    assert gr.is_injective(gr.Layout((4095, 4095), (4096, 4097)))
+    assert not gr.is_injective(gr.Layout((4096, 4096), (4095, 4094)))
+    assert not gr.is_injective(gr.Layout((2,) * 24, tuple(2**i + i for i in range(24))))
+    assert time.monotonic() - begun < 3  # a quarter of a second where nothing else runs
+
+
+def test_ctrl_c_ends_a_question_about_offsets_that_lie_far_apart() -> None:
+    layout = gr.Layout((4095, 4095), (2**30 * 4095, 2**30 * 4096 + 1))
+    threading.Timer(0.1, _thread.interrupt_main).start()
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        gr.is_injective(layout)
+    assert time.monotonic() - begun < 1.5  # the whole question takes a second and more
