@@ -24,6 +24,7 @@ __all__ = [
     "Promise",
     "approximately",
     "call",
+    "compensated",
     "is_array",
     "judged",
     "narrowed",
@@ -198,6 +199,20 @@ def narrowed(value: Any, dtype: DType | str, by: Any = 1.0) -> Any:
         low, high = nearest(v - e, dtype), nearest(v + e, dtype)
         spread = np.where(np.isinf(low) | np.isinf(high), 1e300, np.maximum(finite(high - r), finite(r - low)))
         return Bounded(r / factor, np.where(e > 0, np.minimum(spread / np.abs(factor), 1e300), 0.0))
+
+
+def compensated(x: Any, axis: int, times: Any = 1) -> Any:
+    """The sum along an axis, which stays, of a kernel that compensates for what rounding takes (Kahan).
+
+    Its error does not grow with the number of terms. `times`: how often sums are multiplied on the way, for each sum.
+    """
+    from graphene.judge.bounded import Bounded, size, unit
+
+    total = x.sum(axis, keepdims=True)
+    if not isinstance(x, Bounded):
+        return total
+    roundings = unit() * (2 + 2 * times**0.5) * size(x.v).sum(axis, keepdims=True)
+    return Bounded(total.v, x.e.sum(axis, keepdims=True) + roundings)
 
 
 def approximately(formula: Callable[..., Any], *, absolute: Any = 0.0, relative: Any = 0.0) -> Callable[..., Any]:

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/diag.h"
+#include "sym/effort.h"
 
 namespace graphene::sim {
 
@@ -110,7 +111,10 @@ int IntPlans::declare_varying(const Expr& var) {
   return it->second;
 }
 
-Expr IntPlans::resolve(const Expr& e) { return e.is_const() ? e : known_(sym::expand_coords(e)); }
+Expr IntPlans::resolve(const Expr& e) {
+  const sym::BoundsAlone hasty;  // sizes are known now, and every expression is evaluated soon
+  return e.is_const() ? e : known_(sym::expand_coords(e));
+}
 
 IntPlans::Depends IntPlans::depends(const Expr& e) {
   if (e.is_const()) return Depends::Nothing;

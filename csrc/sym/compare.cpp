@@ -1,5 +1,6 @@
 // Comparisons and logic. A comparison keeps its variable part on both sides with positive coefficients, divided by what
 // divides it; the constant stands where it is positive. Le is used only for "left <= right" without a constant.
+#include "sym/effort.h"
 #include "sym/internal.h"
 
 namespace graphene::sym {
@@ -105,13 +106,15 @@ std::optional<Expr> drop_symbolic_factor(const Poly& p) {
   return std::nullopt;
 }
 
+bool proves_negative(const Expr& e) { return BoundsAlone::active() ? upper_bound(e) < 0 : prove_negative(e); }
+
 // The condition d < 0.
 Expr negative(const Expr& d) {
   if (d.is_const()) return d.value() < 0 ? 1 : 0;
   if (upper_bound(d) < 0) return 1;
   if (lower_bound(d) >= 0) return 0;
-  if (prove_negative(d)) return 1;
-  if (prove_negative(-d - 1)) return 0;
+  if (proves_negative(d)) return 1;
+  if (proves_negative(-d - 1)) return 0;
   Poly p(d);
   const std::int64_t g = terms_divisor(p);
   const Int128 q = floor_div_wide(-Int128{p.k} - 1, g);  // terms <= g * q
@@ -128,7 +131,7 @@ Expr negative(const Expr& d) {
   p.k = narrow(-Int128{bound});
   if (const Expr normal = p.finish(); !identical(normal, d)) return negative(normal);
   if (auto r = drop_low(p)) return *r;
-  if (auto r = drop_symbolic_factor(p)) return *r;
+  if (auto r = BoundsAlone::active() ? std::nullopt : drop_symbolic_factor(p)) return *r;
   if (no_constant) {
     const Sides s = sides_of(p, 0, 0);
     return make_node(Op::Le, s.left, s.right);
@@ -141,7 +144,7 @@ Expr negative(const Expr& d) {
 Expr zero(const Expr& d) {
   if (d.is_const()) return d.value() == 0 ? 1 : 0;
   if (lower_bound(d) > 0 || upper_bound(d) < 0) return 0;
-  if (prove_negative(d) || prove_negative(-d)) return 0;
+  if (proves_negative(d) || proves_negative(-d)) return 0;
   Poly p(d);
   const std::int64_t g = terms_divisor(p);
   if (p.k % g != 0) return 0;
@@ -180,9 +183,9 @@ Relation relation(const Expr& a, const Expr& b) {
     const auto x = as_negative(a);
     const auto y = as_negative(b);
     if (!x || !y) return Expr(0);
-    if (prove_negative(*y - *x - 1))
+    if (proves_negative(*y - *x - 1))
       r = Relation::FirstImpliesSecond;
-    else if (prove_negative(*x - *y - 1))
+    else if (proves_negative(*x - *y - 1))
       r = Relation::SecondImpliesFirst;
     else if (lower_bound(*x + *y) >= -1)
       r = Relation::Excluded;
@@ -236,13 +239,14 @@ Expr compare(Op op, const Expr& a, const Expr& b) {
   const bool above = lower_bound(a) > upper_bound(b);
   if (op == Op::Eq ? below || above : above) return 0;
   if (op != Op::Eq && below) return 1;
-  if (const Expr* known = ResultMemo::find(op, a, b)) return *known;
+  const bool remembered = !BoundsAlone::active();
+  if (const Expr* known = remembered ? ResultMemo::find(op, a, b) : nullptr) return *known;
   const auto r = attempt([&] {
     const Expr d = a - b;
     return op == Op::Eq ? zero(d) : negative(op == Op::Lt ? d : d - 1);
   });
   const Expr result = r ? *r : make_node(op, a, b);
-  ResultMemo::store(op, a, b, result);
+  if (remembered) ResultMemo::store(op, a, b, result);
   return result;
 }
 

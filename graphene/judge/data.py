@@ -67,9 +67,11 @@ def draw(kind: str, shape: tuple[int, ...], rng: Any, wide: bool = False) -> Any
         rows[r, (r * 7) % n] = 30
     elif kind == "cold":  # and some below what may stand for minus infinity by mistake, in fp16 or in a wider type
         which = (r + turn) % 3
-        close = 1.0 if wide and turn % 2 else 200.0  # few digits are left between such elements
+        low, apart = -62000.0, 200.0
+        if turn % 2:  # few digits are left between such elements, or they are next to fp16's least number
+            low, apart = (low, 1.0) if wide else (-65440.0, 20.0)
         deep, spread = (np.choose(which, [x, y if wide else x, z])[:, None]
-                        for x, y, z in ((-200.0, _COLDEST, -62000.0), (1.0, -_COLDEST / 10, close)))  # fmt: skip
+                        for x, y, z in ((-200.0, _COLDEST, low), (1.0, -_COLDEST / 10, apart)))  # fmt: skip
         rows[...] = rows * spread + deep
     elif kind in ("peak", "pit"):  # one element a row, at an edge or anywhere
         at = np.choose((r + turn) % 3, [np.zeros_like(r), np.full_like(r, n - 1), ((r + turn) * 5) % n])

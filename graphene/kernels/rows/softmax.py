@@ -11,6 +11,7 @@ from graphene.kernels.access import access
 from graphene.kernels.arguments import FLOATS, MOST_BLOCKS_YZ, choice, element, instance, size, vectors
 from graphene.kernels.rows.block import Rows, declare_rows
 from graphene.kernels.rows.tile import RowTile
+from graphene.promise import compensated
 
 if TYPE_CHECKING:
     from graphene.kernels.rows.block import Part
@@ -47,13 +48,25 @@ def _check_types(name: str, what: str, vector: int, dtype: gr.DType, out_dtype: 
     vectors(name, what, vector, dtype, out_dtype or dtype)
 
 
-def _softmax(x: Any, axis: int, log: bool) -> Any:
+def _softmax(x: Any, axis: int, log: bool, rows: int = 0) -> Any:
+    """`rows`: of threads that add up parts of each sum and compensate for roundings, if there are any."""
     import numpy as np
 
     distance = x - x.max(axis, keepdims=True, initial=-np.inf)
     p = np.exp(distance)
-    total = p.sum(axis, keepdims=True)
+    total = compensated(p, axis, _maxima(x, rows)) if rows else p.sum(axis, keepdims=True)
     return distance - np.log(total) if log else p / total
+
+
+def _maxima(x: Any, rows: int) -> Any:
+    """How often the maximum of a column (B, M, N) grows in one of every `rows` rows, at most: sums shrink then."""
+    import numpy as np
+
+    x = getattr(x, "values", x)
+    more = -x.shape[1] % rows
+    x = np.pad(x, ((0, 0), (0, more), (0, 0)), constant_values=-np.inf).reshape(len(x), -1, rows, x.shape[2])
+    highest = np.fmax.accumulate(x, axis=1)
+    return 1 + (highest[:, 1:] > highest[:, :-1]).sum(1).max(1)[:, None]
 
 
 def softmax_kernel(config: SoftmaxConfig) -> gr.Kernel:
@@ -130,7 +143,11 @@ def _of_columns(name: str, config: SoftmaxColumnsConfig, log: bool) -> gr.Kernel
     instance(f"{name}_kernel", "config", config, SoftmaxColumnsConfig)
     c = config
     wide = 32 * c.vector
-    with gr.Kernel(name, means=lambda X: {"Y": _softmax(X, -2, log)}) as kernel:
+
+    def meaning(X: Any) -> dict[str, Any]:
+        return {"Y": _softmax(X, -2, log, c.rows)}
+
+    with gr.Kernel(name, means=meaning) as kernel:
         B, M = gr.sym("B", max=MOST_BLOCKS_YZ), gr.sym("M", max=2**31 - 1)
         N = gr.sym("N", multiple_of=c.vector, max=2**31 - 1)
         out = c.out_dtype or c.dtype
