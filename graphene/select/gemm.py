@@ -242,9 +242,9 @@ def choose(p: GemmProblem, device: Device) -> GemmTile:
     """
     alone = replace(p, activation=None, epilogue=None, residual=False, beta=False) if _scaled_integers(p) else p.plain
     of = p if _scaled_integers(p) else alone
-    expected = estimate(p, device)
+    expected = functools.cache(lambda: estimate(p, device))
     known = _fitted(best_known(GEMM, p, device, expected, of, (alone,)), p, device)
-    return expected if slower(p, known, known.pad, known.split_k) > 1 else known
+    return expected() if slower(p, known, known.pad, known.split_k) > 1 else known
 
 
 def _suits(c: GemmTile, estimated: GemmTile, p: GemmProblem, device: Device) -> bool:

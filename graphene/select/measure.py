@@ -354,17 +354,18 @@ def best_known(
     tunable: Tunable[P, C],
     problem: P,
     device: Device,
-    estimated: C,
+    estimated: Callable[[], C],
     to_tune: P | None = None,
     wider: Sequence[P] = (),
 ) -> C:
-    """A library's choice: the configuration of the record of a problem's shape class on a device, else ``estimated``.
+    """A library's choice: the configuration of the record of a problem's shape class on a device, else ``estimated()``.
 
-    fp16 and bf16 are equally fast, so either takes the other's record. A record that is not a configuration, or cannot
-    be used, is passed over with one warning. A record that does not suit these sizes of its class is passed over
-    without a word, unless it was measured for these very sizes. With ``GRAPHENE_TUNE=1`` a class without a record is
-    tuned (by its problem ``to_tune``); if that fails, there is one warning, and ``estimated`` is taken. ``wider``:
-    other problems, whose classes have a record for this one, if its own has none.
+    Nothing is estimated for sizes that were measured. fp16 and bf16 are equally fast, so either takes the other's
+    record. A record that is not a configuration, or cannot be used, is passed over with one warning. A record that does
+    not suit these sizes of its class is passed over without a word, unless it was measured for these very sizes. With
+    ``GRAPHENE_TUNE=1`` a class without a record is tuned (by its problem ``to_tune``); if that fails, there is one
+    warning, and ``estimated()`` is taken. ``wider``: other problems, whose classes have a record for this one, if its
+    own has none.
     """
     config: C | None = None
     measured = False  # for these very sizes
@@ -379,9 +380,12 @@ def best_known(
         except Exception as e:
             code = "" if isinstance(e, GrapheneError) else "   [TUNE_FAILED]"
             records.warn_once(f"{problem} could not be tuned: {e}{code}")
-    if config is None or not (measured or tunable.suits is None or tunable.suits(config, estimated, problem, device)):
-        return estimated
-    return config
+    if config is None:
+        return estimated()
+    if measured or tunable.suits is None:
+        return config
+    other = estimated()
+    return config if tunable.suits(config, other, problem, device) else other
 
 
 def _record_of(tunable: Tunable[P, C], classes: Sequence[P], device: Device) -> tuple[P, dict[str, Any] | None]:

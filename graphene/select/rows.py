@@ -164,7 +164,7 @@ def estimate(p: RowProblem, device: Device) -> RowTile:
 
 def choose(p: RowProblem, device: Device) -> RowTile:
     """The tile of the record of a problem's shape class on a device, else the estimated one (`best_known`)."""
-    return best_known(ROWS, p, device, estimate(p, device))
+    return best_known(ROWS, p, device, lambda: estimate(p, device))
 
 
 ROWS: Tunable[RowProblem, RowTile] = Tunable(
@@ -220,7 +220,7 @@ def select_norm(
     plain = {"layernorm": (True, True), "rmsnorm": (True, False)}.get(kind)
     if device is not None and tensors == 1 and (options.get("gamma", True), options.get("beta", True)) == plain:
         problem = RowProblem(kind, rows, width, str(dtype), align_bytes, dense_bytes)
-        tile = best_known(ROWS, problem, _room(device, shared_bytes), tile)
+        tile = best_known(ROWS, problem, _room(device, shared_bytes), lambda: tile)
     return NormConfig(tile, dtype, **options)
 
 
@@ -282,7 +282,7 @@ def select_softmax(
     tile = select_tile(rows, width, dtype, 1, 0, align_bytes, shared_bytes, dense_bytes)
     if device is not None:
         problem = RowProblem("softmax", rows, width, str(dtype), align_bytes, dense_bytes)
-        tile = best_known(ROWS, problem, _room(device, shared_bytes), tile)
+        tile = best_known(ROWS, problem, _room(device, shared_bytes), lambda: tile)
     return SoftmaxConfig(tile, dtype)
 
 

@@ -22,8 +22,9 @@ import pytest
 import graphene as gr
 from graphene import kernels as k
 from graphene import select
-from graphene.select import select_cell, select_mlp
-from graphene.select.device import of_arch
+from graphene.kernels.gemm.problem import GemmProblem
+from graphene.select import gemm, select_cell, select_mlp
+from graphene.select.device import named, of_arch
 
 GOLDEN = Path(__file__).with_name("choices_h200.json")
 H200 = "NVIDIA H200"
@@ -152,3 +153,14 @@ def test_choices_for_an_h200_are_what_they_were(what: Any, own_records: Any) -> 
         kept[what.__name__] = chosen
         GOLDEN.write_text(json.dumps(kept, indent=0) + "\n")
     assert kept[what.__name__] == chosen
+
+
+def test_nothing_is_estimated_for_sizes_that_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("the model was asked")
+
+    monkeypatch.setattr(gemm, "estimate", refuse)
+    h200 = named(H200)
+    assert gemm.choose(GemmProblem(4096, 4096, 4096), h200).kernel == "gemm_sm90"
+    with pytest.raises(AssertionError, match="the model was asked"):
+        gemm.choose(GemmProblem(4096, 4096, 4000), h200)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -136,4 +137,4 @@ def test_the_records_that_ship_are_tiles_for_their_rows(monkeypatch: pytest.Monk
         problem = RowProblem(kind, rows, width, r["dtype"], align, 16)
         assert ROWS.key(problem) == (r["dtype"], r["shape"])
         assert not isinstance(ROWS.predict(ROWS.from_json(r["config"]), problem, h200), str)
-        assert best_known(ROWS, problem, h200, RowTile(width, 32, 1, 1)).threads == r["config"]["threads"]
+        assert best_known(ROWS, problem, h200, partial(RowTile, width, 32, 1, 1)).threads == r["config"]["threads"]
