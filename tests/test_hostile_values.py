@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import math
+import pickle
 import random
 import sys
 import time
@@ -250,6 +252,41 @@ def test_hostile_values_of_decisions_and_arrays() -> None:
                 caught = e
             assert not any(text in str(caught) for text in OF_PYTHON if "input x" not in str(caught)), str(caught)
             assert getattr(caught, "code", "") not in ("INTERNAL", None)
+
+
+def test_pickled_graphs_and_plans() -> None:
+    """Also in a process whose own values have the same numbers."""
+    g = _graph()
+    plan = g.plan("sm_80", m=16)
+    for of in (pickle.loads, lambda data: copy.deepcopy(pickle.loads(data))):
+        assert of(pickle.dumps(g)).to_json() == g.to_json()
+        again = of(pickle.dumps(plan))
+        assert (again.source(), again.sizes) == (plan.source(), plan.sizes)
+    g.inputs[1].more["of"] = "x"  # two readings of one array
+    assert pickle.loads(pickle.dumps(g)).to_json() == g.to_json()
+
+
+def test_mutated_pickles() -> None:
+    """Whatever the bytes are, loading them raises Python's errors or coded ones, or makes what can be shown."""
+    with gr.Kernel("k") as k:
+        gr.blocks(1), gr.threads(32)
+        gr.barrier()
+    given = [k, gr.Layout((4, 8), (8, 1)), gr.Swizzle(1, 1, 1), gr.fp16, gr.SH, _graph()]
+    rng, loaded = random.Random(2), 0
+    for _ in range(1500):
+        data = bytearray(pickle.dumps(rng.choice(given), rng.choice([2, 4])))
+        for _ in range(rng.randint(1, 3)):
+            data[rng.randrange(len(data))] = rng.choice([0, 45, 48, 57, 255, rng.randrange(256)])
+        try:
+            found = pickle.loads(bytes(data))
+        except gr.GrapheneError as e:
+            found = e
+        except Exception:  # Python's own of a stream that is no pickle
+            continue
+        assert getattr(found, "code", "") != "INTERNAL", found
+        str(found), repr(found)
+        loaded += 1
+    assert loaded > 50
 
 
 def _paths(x: Any, at: tuple[Any, ...] = ()) -> Any:

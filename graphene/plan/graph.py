@@ -300,6 +300,9 @@ class Graph:
     def __exit__(self, *_: object) -> None:
         _GRAPH.reset(self._token)
 
+    def __reduce__(self) -> tuple[Any, ...]:  # values have numbers of this process
+        return Graph.from_json, (self.to_json(),)
+
     def _new_name(self, name: str, what: str) -> str:
         _identifier(name, what)
         if name in (*(i.name for i in self.inputs), *(o.name for o in self.outputs)):
@@ -435,6 +438,8 @@ def _read(data: Any) -> Graph:
         if op == "input":
             dtype = _known_dtype(n["dtype"])
             values.append(g.input(n["name"], [by_name[a] for a in n["stored"]], dtype))
+            if "of" in n:  # an input that is read in several ways
+                values[-1].more["of"] = _identifier(n["of"], "an input")
         elif op == "number":
             values.append(number(float(n["value"])))
         elif op == "round":

@@ -229,6 +229,9 @@ class Plan:
         """`to_json` as text."""
         return json.dumps(self.to_json(), indent=1)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Plan.from_json, (self.to_json(),)
+
     @staticmethod
     def from_json(data: Any) -> Plan:
         """Makes the plan again with every decision pinned; what cannot hold any more is PLAN_PIN. Raises PLAN_GRAPH."""
