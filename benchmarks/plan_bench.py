@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from figures import arguments, has_device, write
-from plan_cases import TABLES, Case, Operands
+from plan_cases import TABLES, Case, Operands, Ready
 from timing import in_graphs
 
 import graphene as gr
@@ -91,16 +91,17 @@ def ways(case: Case, sets: Sequence[Operands]) -> tuple[dict[str, list[Callable[
             return run
 
         calls[name] = [one(x) for x in sets]
-    others: dict[str, Callable[[Operands], Callable[[], Any]]] = dict(case.library)
-    others["PyTorch"] = lambda x: lambda: case.eager(x)
+    others: dict[str, Ready] = dict(case.library)
+    others["PyTorch"] = lambda x, _: lambda: case.eager(x)
     if case.compiled:
         torch._dynamo.reset()
         for name, mode in (("torch.compile", None), ("max-autotune", "max-autotune-no-cudagraphs")):
             compiled = torch.compile(case.eager, mode=mode, dynamic=False)
-            others[name] = lambda x, compiled=compiled: lambda: compiled(x)
+            others[name] = lambda x, _, compiled=compiled: lambda: compiled(x)
     for name, ready in others.items():
         try:
-            calls[name] = [ready(x) for x in sets]
+            results: Operands = {}
+            calls[name] = [ready(x, results) for x in sets]
         except Exception as e:  # a device without the library's instructions; the others are still measured
             failed.append({"case": case.name, "peer": name, "failure": f"{type(e).__name__}: {e}"[:300]})
     return calls, failed

@@ -27,6 +27,7 @@ from graphene.select import select_forward, select_gemm, select_norm, select_sof
 
 Operands = dict[str, torch.Tensor]
 Call = Callable[[Operands], Any]
+Ready = Callable[[Operands, dict[str, torch.Tensor]], Callable[[], Any]]
 MMA, WGMMA = {"instruction": "mma.sync"}, {"instruction": "wgmma"}
 
 
@@ -35,7 +36,8 @@ class Case:
     """A graph, the sizes that it is planned for, and its peers.
 
     ``plans``: pins by the name of a way. ``eager``: the same by PyTorch's operators, of tensors by the names of inputs.
-    ``library``: ways that take the operands and are ready to be timed; they are made with the operands of a call.
+    ``library``: ways that take the operands and are ready to be timed; they are made with the operands of a call, and
+    with the results that all calls of a way share, as those of plans and of a graph of PyTorch's do.
     ``compiled``: whether PyTorch's compiler is measured, too. ``scales``: of inputs, whose elements are normal.
     """
 
@@ -44,7 +46,7 @@ class Case:
     eager: Call
     sizes: dict[str, int] = field(default_factory=dict)
     plans: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"planned": {}})
-    library: Mapping[str, Callable[[Operands], Callable[[], Any]]] = field(default_factory=dict)
+    library: Mapping[str, Ready] = field(default_factory=dict)
     compiled: bool = False
     scales: Mapping[str, float] = field(default_factory=dict)
 
@@ -61,12 +63,13 @@ class Case:
 # Products
 
 
-def product(m: int, n: int, k: int, device: str | None) -> Callable[[Operands], Callable[[], Any]]:
+def product(m: int, n: int, k: int, device: str | None) -> Ready:
     """The library's product, of `mma.sync` without a device's name; with split k and all that belongs to it."""
 
-    def ready(x: Operands) -> Callable[[], Any]:
+    def ready(x: Operands, results: Operands) -> Callable[[], Any]:
         c = select_gemm(m, n, k, device=device)
-        made = {"A": x["A"], "B": x["B"].T, "C": torch.empty(m, n, device="cuda", dtype=torch.half)}
+        c_out = results.setdefault("C", torch.empty(m, n, device="cuda", dtype=torch.half))
+        made = {"A": x["A"], "B": x["B"].T, "C": c_out}
         for name, (shape, dtype) in gemm_workspaces(c, m, n, k).items():
             made[name] = torch.empty(shape, device="cuda", dtype={"fp16": torch.half}.get(dtype, torch.float32))
         steps = [(kernel, [argument(made, x, n) for x in names]) for kernel, names in gemm_launches(c)]
@@ -113,8 +116,8 @@ def perceptrons() -> list[Case]:
         x, v, w = g.input("X", [m, k], gr.fp16), g.input("V", [h, k], gr.fp16), g.input("W", [h, n], gr.fp16)
         g.output("Y", plan.relu(plan.dot(plan.relu(plan.dot(x, v, k)), w, h)), [m, n], gr.fp16)
 
-    def library(x: Operands) -> Callable[[], Any]:
-        kernel, y = fused_mlp(L=2, H=128), torch.empty_like(x["X"])
+    def library(x: Operands, results: Operands) -> Callable[[], Any]:
+        kernel, y = fused_mlp(L=2, H=128), results.setdefault("Y", torch.empty_like(x["X"]))
         weights = [x["V"], x["W"].T.contiguous()]
         biases = [torch.zeros(128, device="cuda", dtype=torch.half) for _ in range(2)]
 
@@ -157,10 +160,10 @@ def attention(b: int, h: int, j: int, s: int, d: int, norms: bool) -> Case:
     def tokens(x: Operands) -> list[torch.Tensor]:
         return [x[n].reshape(b, -1, s, d).transpose(1, 2) for n in "QKV"]
 
-    def by_mma(x: Operands) -> Callable[[], Any]:
+    def by_mma(x: Operands, results: Operands) -> Callable[[], Any]:
         kernel = attention_forward_kernel(select_forward(Attention(d), keys=s))
         q, k, v = tokens(x)
-        o = torch.empty_like(x["Q"])
+        o = results.setdefault("O", torch.empty_like(x["Q"]))
         to = o.view(b, h, s, d).transpose(1, 2)
 
         def run() -> Any:
@@ -169,7 +172,7 @@ def attention(b: int, h: int, j: int, s: int, d: int, norms: bool) -> Case:
 
         return run
 
-    def best(x: Operands) -> Callable[[], Any]:
+    def best(x: Operands, _: Operands) -> Callable[[], Any]:
         q, k, v = tokens(x)
         return lambda: ops.attention(q, k, v).transpose(1, 2).view(b, h, j, s, d)
 
@@ -223,12 +226,12 @@ def eager_rows(kind: str, width: int) -> Call:
     }[kind]
 
 
-def library_rows(kind: str, count: int, width: int) -> Callable[[Operands], Callable[[], Any]]:
+def library_rows(kind: str, count: int, width: int) -> Ready:
     """The library's kernel."""
 
-    def ready(x: Operands) -> Callable[[], Any]:
+    def ready(x: Operands, results: Operands) -> Callable[[], Any]:
         where: dict[str, Any] = {"dense_bytes": 16, "device": torch.cuda.get_device_name()}
-        y, eps = torch.empty_like(x["X"]), () if kind == "softmax" else (1e-5,)
+        y, eps = results.setdefault("Y", torch.empty_like(x["X"])), () if kind == "softmax" else (1e-5,)
         if kind == "softmax":
             kernel = softmax_kernel(select_softmax(count, width, gr.fp16, **where))
         elif kind == "rmsnorm":

@@ -11,7 +11,7 @@ from graphene import promise as _promise
 from graphene import report as _report
 from graphene import simulate as _simulate
 from graphene import watched as _watched
-from graphene.errors import GrapheneError, SelectError
+from graphene.errors import GrapheneError, SelectError, VerifyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -187,7 +187,7 @@ class Kernel(_core.Launcher):
         """The kernel verified and lowered for ``arch`` ("sm_80", "sm_90a", ...). The result is kept.
 
         None means the lowest architecture from sm_80 up that has every named atom, or sm_90a if only that has an
-        instruction for every leaf.
+        instruction for every leaf, or the shared memory.
 
         Raises VerifyError (VERIFY_*, LOWER_*) and SelectError (NO_ATOM, ...) with every problem at once; SelectError
         ARCH_UNKNOWN for an architecture that does not exist.
@@ -205,7 +205,9 @@ class Kernel(_core.Launcher):
             self._usual_arch = _core.default_arch(self.ir)
             try:
                 return self.lowered(self._usual_arch)
-            except SelectError as refused:
+            except (SelectError, VerifyError) as refused:
+                if isinstance(refused, VerifyError) and refused.code != "LOWER_SHARED_LIMIT":
+                    raise
                 try:
                     program = self.lowered("sm_90a")
                 except GrapheneError:

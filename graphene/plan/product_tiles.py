@@ -84,13 +84,20 @@ def registers(form: ProductForm, tile: ProductTile) -> int:
     return _registers(form, tile.m, tile.n, tile.warps) + _computed_registers(form, tile)
 
 
+def factors_of(form: ProductForm) -> set[int]:
+    """Vectors along k with which rows are computed."""
+    return {x.number for d in form.dots for x in d.left.walk() if x.op == "input" and x.axes == (form.k,)}
+
+
 def _computed_registers(form: ProductForm, tile: ProductTile) -> int:
     """Registers for rows of which something is computed: elements, statistics, factors of all of a step."""
     matrices = tile.m // tile.warps[0] // 16
-    computed = {d.left.number: d.left for d in form.dots if d.left.op != "input"}
-    along = {x.number for v in computed.values() for x in v.walk() if x.op == "input" and x.axes == (form.k,)}
+    computed = {d.left.number for d in form.dots if d.left.op != "input"}
     statistics = sum(s.side == "left" for s in form.statistics)
-    return matrices * (COMPUTED * len(computed) + STATISTIC * statistics) + FACTORS * len(along) * tile.k // SLICE
+    return (
+        matrices * (COMPUTED * len(computed) + STATISTIC * statistics)
+        + FACTORS * len(factors_of(form)) * tile.k // SLICE
+    )
 
 
 @functools.lru_cache(8192)

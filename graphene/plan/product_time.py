@@ -13,6 +13,8 @@ from graphene.plan.product_tiles import (
     SLICE,
     ProductTile,
     columns_of,
+    copies_of,
+    factors_of,
     refused,
     registers,
     shape_of,
@@ -34,27 +36,26 @@ __all__ = ["choose_tile", "estimate", "least_us", "moved", "moved_bytes", "resul
 ROWS = (16, 32, 64, 128, 256)
 COLUMNS = (16, 32, 64, 96, 128, 192, 256)
 STEPS = (32, 64, 128)
-FEW_ROWS, LONG_STEP = (
-    32,
-    256,
-)  # few rows, which memory bounds, may take a longer step, so that more bytes are on their way
 STAGES = (2, 3, 4, 5)  # one stage may be pinned: its copies are never ahead
 WARPS = ((1, 1), (1, 2), (2, 1), (1, 4), (2, 2), (4, 1), (1, 8), (2, 4), (4, 2), (8, 1))
 FURTHER_WARPS = ((1, 3), (3, 1), (1, 6), (2, 3), (3, 2), (6, 1))  # for tiles of 48 and 96, which are not measured
 
 # Of what limits a kernel, the shorter hides behind the longest, but not all of it: the sum of powers, and its root.
 # These were fitted to 29 products, fused and plain, on an H200 (benchmarks/results/plan_h200.json).
-HIDDEN = 3.5
+HIDDEN, HIDDEN_MEMORY = 3.5, 8.0
 LINE_BYTES = 128
 NEAR = 0.04  # a difference of times of kernels bound by memory that the model does not see
 INSTRUCTIONS = {"gelu": 26.0, "erf": 24.0, "gelu_tanh": 16.0, "silu": 10.0, "tanh": 10.0, "exp": 6.0}  # others: 1
+# Clocks of a warp, however fast its multiprocessor is: from product to product of the same sums, of a copy, an element
+# of an operand or a statistic that is computed, and a step's wait. One warp took 560 of a step of 128 on an H200.
+CHAIN_CLOCKS, COPY_CLOCKS, ELEMENT_CLOCKS, WAIT_CLOCKS = 34, 8, 4, 100
 LONG_US, SLOWED = 50.0, 1.16  # tensor cores that are busy for so long run at a lower clock
 
 
-def together(*times: float) -> float:
+def together(times: tuple[float, ...], hidden: float = HIDDEN) -> float:
     """The time of what runs beside each other: at least the longest, and more where others are about as long."""
     longest = max(times)
-    return longest * float(sum((t / longest) ** HIDDEN for t in times)) ** (1 / HIDDEN) if longest else 0.0
+    return longest * float(sum((t / longest) ** hidden for t in times)) ** (1 / hidden) if longest else 0.0
 
 
 def _line_bytes(shape: tuple[int, int]) -> float:
@@ -77,6 +78,16 @@ def result_clocks(form: ProductForm, tile: ProductTile) -> float:
 
     visit(form.result)
     return tile.m * tile.n * sum(seen.values()) / 128
+
+
+def warp_clocks(form: ProductForm, tile: ProductTile) -> float:
+    """What a step takes a warp that nothing else keeps waiting."""
+    computed = len({d.left.number for d in form.dots if d.left.op != "input"})
+    computed += sum(s.side == "left" for s in form.statistics)
+    each = tile.m // tile.warps[0] * tile.k / 32
+    elements = (computed + len(factors_of(form)) / 2) * each * ELEMENT_CLOCKS
+    copies = copies_of(form, tile.m, tile.n, tile.k) / tile.threads
+    return tile.k / SLICE * CHAIN_CLOCKS + copies * COPY_CLOCKS + elements + WAIT_CLOCKS
 
 
 def estimate(
@@ -109,13 +120,14 @@ def estimate(
     )
     most = max(1, found.blocks_per_sm) if found is not None else 1
     store = tile.m * tile.n * form.output.dtype.bits / 8 / (2 * device.dram_bytes) + result_clocks(form, tile)
-    warps = tile.threads // 32
+    warps, alone = tile.threads // 32, warp_clocks(form, tile)
 
     def clocks(resident: int) -> float:
         issue = min(1.0, 1 - FEW_WARPS + FEW_WARPS * resident * warps / 8)
         cores = min(issue, resident * warps / 4)  # a warp uses one of a multiprocessor's four tensor cores
-        work = together(products / cores, on_chip / issue, from_l2)
+        work = together((products / cores, on_chip / issue, from_l2))
         step = resident * work + STEP_CLOCKS / resident / math.sqrt(resident)
+        step = max(step, alone)
         step = max(step, LATENCY_CLOCKS / (tile.stages - 1)) if tile.stages > 1 else step + LATENCY_CLOCKS
         return float(steps * step + (FILL_CLOCKS + store) * (1 if resident == 1 else BESIDE * resident))
 
@@ -128,7 +140,7 @@ def estimate(
     memory = once / device.dram_bytes / device.sm_count
     if memory > total:
         bound = "memory"
-    return together(total, memory) / device.clock_ghz / 1e3 + LAUNCH_US, bound
+    return together((total, memory), HIDDEN_MEMORY) / device.clock_ghz / 1e3 + LAUNCH_US, bound
 
 
 def least_us(form: ProductForm, sizes: dict[str, int], device: Device) -> float:
@@ -158,7 +170,7 @@ def candidates(form: ProductForm, sizes: dict[str, int]) -> list[ProductTile]:
     of = {
         "m": [m for m in ROWS if m == 16 or m < 2 * rows],
         "n": [n for n in COLUMNS if n == 16 or n < 2 * columns],
-        "k": [s for s in (STEPS if rows > FEW_ROWS else (*STEPS, LONG_STEP)) if s == STEPS[0] or s < 2 * k],
+        "k": [s for s in STEPS if s == STEPS[0] or s < 2 * k],
     }
     if form.gather is not None:
         of["k"] = [s for s in of["k"] if form.gather.channels % s == 0] or [SLICE]

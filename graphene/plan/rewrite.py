@@ -82,7 +82,7 @@ def scale_past_dot(g: Graph) -> tuple[Graph, list[str]]:
         inner.line = v.line
         return binary("mul", inner, out)
 
-    return mapped(g, change), moved
+    return once(mapped(g, change)), moved
 
 
 def reciprocals(g: Graph) -> tuple[Graph, list[str]]:

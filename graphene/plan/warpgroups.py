@@ -32,6 +32,8 @@ PIECE = 64  # columns of the result that are stored at once
 COLUMNS = (64, 128, 192, 256)
 STAGES = (6, 5, 4, 3, 2)  # of equal times, the most
 SUMS = 144  # registers of a thread for sums: 232 less what addresses and a piece of the result need
+PIECE_CLOCKS = 1000  # until a piece of a matrix beside the products has been read
+ZEROS_PER_CLOCK = 2300  # elements outside of the rows, which all multiprocessors fill: products of 1 and 16 rows
 START_CLOCKS = 1200  # from a block's start to its first product
 FLOPS_PER_CLOCK = 3286.0  # of a multiprocessor, as cuBLAS reaches with 4096^3 on an H200
 
@@ -74,11 +76,15 @@ def estimate(form: ProductForm, tile: ProductTile, sizes: dict[str, int], device
     products = 2 * tile.m * tile.n * tile.k * len(form.dots) / FLOPS_PER_CLOCK
     work = max(products, loads / device.l2_bytes, LATENCY_CLOCKS / (tile.stages - 1))
     ends = START_CLOCKS + tile.m * tile.n * 2 / device.dram_bytes + result_clocks(form, tile)
+    read = sum(len(v.axes) == 2 for v in form.beside())  # matrices beside the products, piece by piece
+    ends += read * tile.n / PIECE * PIECE_CLOCKS
+    outside = (up(rows, tile.m) * tile.m - rows) * up(columns, tile.n) * k  # elements that TMA fills with zeros
+    ends += outside / ZEROS_PER_CLOCK / up(blocks, device.sm_count)
     total = in_waves(blocks, device.sm_count, 1, lambda _: steps * work + ends)
     bound = "tensor cores" if work == products else "L2 cache" if work * device.l2_bytes == loads else "latency"
     memory = moved_bytes(form, sizes) / device.dram_bytes / device.sm_count
     if memory > total:
-        total, bound = memory, "memory"
+        total, bound = memory + outside / ZEROS_PER_CLOCK, "memory"
     return total / device.clock_ghz / 1e3 + LAUNCH_US, bound
 
 

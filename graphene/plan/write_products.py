@@ -182,10 +182,9 @@ class Writer(Meaning):
         for v, side in self.vectors_along_k():
             like = self.loaded(next(s for s in f.inputs(side)))
             name = self.vector_name(v, side)
-            w(
-                f'{name} = {like}.reduced(0, "{name}", gr.{v.more["dtype"]})',
-                f"elements of {v.name}, one for each column",
-            )
+            w(f"{name} = [", f"elements of {v.name}, one for each column of each slice")
+            w(f'    {like}.reduced(0, f"{name}{{j}}", gr.{v.more["dtype"]}) for j in range(BK // {SLICE})')
+            w("]")
         for dot in (*f.dots, *f.later):
             name = self.dots[dot.value.number]
             w(f'{name} = gr.fragment("{name}", [WM, {self.warp_columns(dot.columns)}], gr.fp32, mma.c, on=warp)')
@@ -290,6 +289,7 @@ class Writer(Meaning):
             with w.block("for k in range(AHEAD):"):
                 w("copy(k)")
         with w.block(f'for k in gr.loop("k", gr.ceil_div({f.k.symbol}, BK)):'):
+            self.factors()
             if t.ahead:
                 w('gr.wait("cp.async.cg.16", pending=AHEAD - 1)')
                 w("gr.barrier()", "step k has come, and every warp has read what the next copy overwrites")
@@ -308,19 +308,24 @@ class Writer(Meaning):
                 w('gr.commit("cp.async.cg.16")')
         self.after_loop()
 
+    def factors(self) -> None:
+        """Loads vectors along k for all slices of a step: their time passes while the step's copies are waited for."""
+        vectors = self.vectors_along_k()
+        if not vectors:
+            return
+        with self.w.block(f"for j in range(BK // {SLICE}):"):
+            for v, side in vectors:
+                e = v.more["dtype"].bits // 8
+                line = f"{self.var[v.number]}.tile([BK])[k].reshape(0, [1, BK]).tile([1, {SLICE}])[0, j]"
+                self.w(f'gr.move({self.vector_name(v, side)}[j], {line}, atom="ld.global.{WORDS[2 * e]}")')
+
     def slice(self) -> None:
         """The products of one slice of k."""
         f, w = self.form, self.w
-        vectors = self.vectors_along_k()
         for side in ("left", "right"):
             for s in f.inputs(side):
                 load = "ldmatrix.x4" if s.along_k(f.k) else "ldmatrix.x4.trans"
                 w(f'gr.move({self.loaded(s)}, {self.part(s)}, atom="{load}")')
-            for v, of in vectors:
-                if of == side:
-                    e = v.more["dtype"].bits // 8
-                    line = f"{self.var[v.number]}.tile([BK])[k].reshape(0, [1, BK]).tile([1, {SLICE}])[0, j]"
-                    w(f'gr.move({self.vector_name(v, side)}, {line}, atom="ld.global.{WORDS[2 * e]}")')
             done = set()
             for dot in f.dots:
                 v = dot.left if side == "left" else dot.right
@@ -341,7 +346,7 @@ class Writer(Meaning):
         """The fragment that holds an input of an operand's expression."""
         v = self.value(number)
         if v.more["stored"] == (self.form.k,):
-            return self.vector_name(v, side)
+            return f"{self.vector_name(v, side)}[j]"
         return self.loaded(self.form.at(v, side))
 
     def statistic(self, v: Value, side: str) -> None:

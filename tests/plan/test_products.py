@@ -286,3 +286,35 @@ def test_graphs_that_are_none() -> None:
         assert str(e.value).startswith(message)
     with pytest.raises(gr.SelectError, match="planned for sm_80 and later"):
         rms_linear().plan("sm_75", m=16)
+
+
+def test_plans_for_hopper_may_have_more_shared_memory_than_an_a100() -> None:
+    """Without an architecture, such a kernel is checked for the one that has room for it."""
+    m, k, n = plan.axes(m=gr.sym("M"), k=4096, n=14336)
+    with plan.graph("gated") as g:
+        x = g.input("X", [m, k], gr.bf16)
+        v, w = g.input("V", [n, k], gr.bf16), g.input("W", [n, k], gr.bf16)
+        g.output("H", plan.silu(plan.dot(x, v, k)) * plan.dot(x, w, k), [m, n], gr.bf16)
+    pins = {"instruction": "mma.sync", "tile.n": 64, "loop.k": 256, "stages": 3, "warps": "1x4"}
+    p = g.plan("sm_90a", m=1, pin=pins)
+    assert p.decisions["memory.bytes"].value > 166912
+    found = p.check()
+    assert found.ok, str(found)
+    assert found.conflicts == 0
+
+
+def test_an_operand_of_two_products_is_computed_once_of_factors_that_a_step_loads_early() -> None:
+    m, k, n = plan.axes(m=gr.sym("M"), k=256, n=64)
+    with plan.graph("gated") as g:
+        x, f = g.input("X", [m, k], gr.bf16), g.input("F", [k], gr.bf16)
+        v, w = g.input("V", [n, k], gr.bf16), g.input("W", [n, k], gr.bf16)
+        h = x * plan.rsqrt(plan.mean(x * x, k) + 1e-5) * f
+        g.output("H", plan.silu(plan.dot(h, v, k)) * plan.dot(h, w, k), [m, n], gr.bf16)
+    p = g.plan("sm_90a", m=1)
+    text = p.source()
+    assert text.count("def operand_") == 1
+    loop = text.index('gr.loop("k"')
+    assert loop < text.index("gr.move(vFl[j]", loop) < text.index("gr.wait(", loop)
+    found = p.check()
+    assert found.ok, str(found)
+    assert found.conflicts == 0

@@ -13,7 +13,7 @@ from graphene.ops.core.torch import torch
 from graphene.ops.planned import PLANNED
 from graphene.plan.planned import Plan
 
-LEAST_GAIN = 0.05  # of the time of what is replaced
+LEAST_GAIN = 0.08  # of the time of what is replaced; expected times are 6% off in the mean
 
 
 @dataclasses.dataclass(frozen=True)

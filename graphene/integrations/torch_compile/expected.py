@@ -15,13 +15,14 @@ import operator
 from collections.abc import Container, Sequence
 from typing import Any
 
-from graphene.integrations.torch_compile.reading import PRODUCTS, VIEWS, Node, tensor
+from graphene.integrations.torch_compile.reading import PRODUCTS, REDUCTIONS, VIEWS, Node, tensor
 from graphene.integrations.torch_compile.regions import PlannedRegion
 from graphene.ops.core.torch import torch
 from graphene.select.device import Device
 from graphene.select.model import LAUNCH_US
 
 KERNEL_US = 1.2  # from the end of one kernel to the end of the next, with little work, in a CUDA graph
+REDUCING_US = 1.5  # a norm of 16 rows of 4096 took 2.2 to 2.7 us before a product
 PLANNED_US = 2.2  # the same of a planned kernel, whose own time is that of its plan
 CACHED_BYTES, CACHED = 24 << 20, 1.55  # what the L2 cache still holds is moved faster than memory's rate, by this
 # Sums and products of 16-bit operands of a multiprocessor in a clock, in the library's largest tile; on devices of
@@ -86,9 +87,13 @@ def library_us(m: int, k: int, n: int, moved_bytes: int, device: Device) -> floa
 
 
 class KernelTimes:
-    """What kernels are expected to take on a device, in microseconds."""
+    """What kernels are expected to take on a device, in microseconds.
+
+    ``reducing_us``: what a kernel that reduces rows takes beyond one that moves as many bytes.
+    """
 
     measured = False
+    reducing_us = REDUCING_US
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -171,6 +176,7 @@ class Expected:
             written = {n for n in group if any(u not in group for u in _through_views(n, readers, by_out))}
             if written:
                 total += self.times.moving_us(sum(map(bytes_of, read | written)))
+                total += self.times.reducing_us if any(n.target in REDUCTIONS for n in group) else 0.0
         return total
 
     def _alive(self, window: Sequence[Node], inside: set[Node], needs: dict[Node, Any]) -> set[Node]:

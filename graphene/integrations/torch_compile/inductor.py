@@ -203,7 +203,7 @@ def compile(
     """``torch.compile(fn, backend="graphene")``: Inductor, with planned kernels where these are expected to be faster.
 
     A region around matrix products, with the normalisation before it and what is computed from its result, becomes one
-    kernel of `graphene.plan` if that is expected to be faster by 5% of the region's time; everything else is
+    kernel of `graphene.plan` if that is expected to be faster by 8% of the region's time; everything else is
     Inductor's. The result has ``plans``: the regions that were looked at, with the decision, its reason, both times and
     the kernel's source. `mode`, `options`, `fullgraph`, `dynamic` are those of ``torch.compile``; with a mode
     "max-autotune..." the times are measured. `device`: the GPU that plans are for, instead of that of the tensors: an

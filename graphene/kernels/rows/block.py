@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from graphene.kernels.rows.tile import RowTile
 
-EARLY_WORDS = 8  # registers of a thread for vectors of columns while its rows are reduced
-
 __all__ = ["Edge", "First", "Part", "Rows", "declare_rows", "typical"]
 
 
@@ -58,7 +56,6 @@ class Rows:
         (self.block,) = gr.blocks(gr.ceil_div(M, tile.rows)).indices()
         self.threads = gr.threads(tile.threads * (tile.rows // tile.each))
         self._unroll = tile.unroll
-        self._early: dict[str, gr.Tensor] = {}  # by its name: a vector of columns that has been read
         self.v = self.fragment("v", tile.rows, gr.fp32)
         if tile.dense:
             self.start = self.block * tile.width
@@ -67,10 +64,6 @@ class Rows:
             self.body = (tile.body - self.head) // tile.vector * tile.vector  # elements of vectors
             self.shift = 0  # equals `head` inside of a branch that knows it
             self.edge = self.single("edge", gr.fp32)
-
-    def early(self, column: gr.Tensor) -> gr.Tensor | None:
-        """A vector (width,) that ``read_early`` has read."""
-        return self._early.get(column.name)
 
     def single(self, name: str, dtype: gr.DType) -> gr.Tensor:
         """Registers for one element a thread."""
@@ -129,19 +122,6 @@ class Rows:
         kept = [Part(self, 0).load(x, self.load_once(x.dtype)) for x in tensors]
         edges = [Edge(self).load(x) if self.tile.dense else None for x in tensors]
         return [Kept(r, edge=edge, source=x) for r, edge, x in zip(kept, edges, tensors, strict=True)]
-
-    def read_early(self, *columns: gr.Tensor) -> None:
-        """Starts to read vectors (width,) before the rows are reduced, where few registers hold them.
-
-        Their time passes then beside that of the rows. ``part.column`` gives them. Rows that are dense or not in
-        registers read theirs in the last pass.
-        """
-        t = self.tile
-        if t.keep != "registers" or t.dense:
-            return
-        each = math.ceil(t.part / (t.threads * t.vector)) * t.vector  # elements of a thread
-        if sum(each * x.dtype.bits for x in columns) <= 32 * EARLY_WORDS:
-            self._early.update({x.name: Part(self, 0).column(x) for x in columns})
 
     def _share(self, tensors: tuple[gr.Tensor, ...]) -> list[Kept]:
         """Copies to shared memory. Each thread will read the elements that it copied itself, unless rows are dense."""
@@ -263,8 +243,6 @@ class Part:
     def column(self, x: gr.Tensor) -> gr.Tensor:
         """These columns of a vector (width,), the same for every row."""
         rows, tile = self._rows, self._rows.tile
-        if (early := rows.early(x)) is not None:
-            return early
         r = rows.fragment("c", 1, x.dtype)
         load = rows.atom("ld.global.nc", x.dtype)
         if not tile.dense or tile.vector == 1:

@@ -122,7 +122,6 @@ class NormArguments:
     def keep(self, rows: Rows) -> Callable[[Part], Any]:
         """Reads the rows of X and R. The returned function gives a part of the rows that are normalised."""
         kept = rows.keep(*(t for t in (self.X, self.R) if t is not None))
-        rows.read_early(*(t for t in (self.gamma, self.beta) if t is not None))
 
         def h(part: Part) -> Any:
             x, *r = (part.take(t) for t in kept)
