@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphene import _core
 from graphene.kernels.arguments import MOST_BLOCKS_YZ, size
+from graphene.kernels.epilogues import ACTIVATIONS
 from graphene.kernels.gemm.pad import PADDED_MOST
 from graphene.kernels.gemm.problem import FP8, TYPES, GemmConfig, GemmProblem, GemmTile, check_product
 from graphene.kernels.gemm.whole import gemm_launches
@@ -237,14 +238,23 @@ def _expected(p: GemmProblem, device: Device) -> Iterator[tuple[float, Callable[
 def choose(p: GemmProblem, device: Device) -> GemmTile:
     """The tile of the record of a product's shape class on a device, else the estimated one (`best_known`).
 
-    Without a record of the product with its terms that of the product alone is taken. A tile that is known to spill
-    (`graphene.select.avoided`) is passed over.
+    Without a record of the product with its terms that with another activation is taken, and else that of the product
+    alone. A tile that is known to spill (`graphene.select.avoided`) is passed over.
     """
     alone = replace(p, activation=None, epilogue=None, residual=False, beta=False) if _scaled_integers(p) else p.plain
     of = p if _scaled_integers(p) else alone
+    alike = [replace(p, activation=name) for name in _other_activations(p)]
     expected = functools.cache(lambda: estimate(p, device))
-    known = _fitted(best_known(GEMM, p, device, expected, of, (alone,)), p, device)
+    known = _fitted(best_known(GEMM, p, device, expected, of, (*alike, alone)), p, device)
     return expected() if slower(p, known, known.pad, known.split_k) > 1 else known
+
+
+def _other_activations(p: GemmProblem) -> list[str | None]:
+    """Activations with which a product with terms takes about as long; None if it has terms beside them."""
+    terms = p.residual or p.beta
+    if p.epilogue is not None or not (terms or p.activation):
+        return []
+    return [name for name in ACTIVATIONS if name != p.activation and (name is not None or terms)]
 
 
 def _suits(c: GemmTile, estimated: GemmTile, p: GemmProblem, device: Device) -> bool:

@@ -270,6 +270,10 @@ def _cuts(extent: int) -> list[int]:
 def tiles_for(rows: int, columns: int, swap: bool, line: int) -> tuple[GemmTile, ...]:
     """Tiles of one part of k, with two stages; `rows`, `columns`: of C, if they are few; `line`: k of a step."""
     out = []
+    if (rows, line) == (128, 64):
+        # Two blocks of a cluster load the columns once: 47.3 instead of 54.0 us for 128x8872x9792 (H200).
+        for n in (144, 96, 112, 160, 176, 192):
+            out.append(GemmTile((64, n, line), (4, 1), 2, 8, kernel="gemm_sm90", cluster=(2, 1, 1)))
     for tile, warps, turns in dict.fromkeys(_forms(rows, columns, swap)):
         clusters = [(1, 1, 1)]
         if not turns:

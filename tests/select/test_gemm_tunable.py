@@ -225,4 +225,7 @@ def test_a_product_with_terms_may_have_a_record_of_its_own() -> None:
     assert groups() == [7, 7, 7]
     keep(fused, GemmTile((128, 256, 64), (2, 4), 3, 5))
     assert groups() == [7, 7, 5]
+    for activation, residual, group in (("silu", True, 5), (None, True, 5), ("silu", False, 7), (None, False, 7)):
+        alike = select_gemm(2048, 2048, 2048, device="my GPU", activation=activation, residual=residual)
+        assert alike.group == group, (activation, residual)  # another activation takes about as long
     assert gemm_key(replace(p, bias=True, alpha=True)) == gemm_key(p)  # which cost next to nothing

@@ -148,3 +148,10 @@ def test_terms_come_through_stages_only_where_a_tuning_chose_that() -> None:
     assert any(c.terms_in_stages for c in short(residual=True))
     assert not any(c.terms_in_stages for terms in ({}, {"residual": True, "beta": True}) for c in short(**terms))
     assert not estimate(GemmProblem(4096, 4096, 4096, residual=True), H200).terms_in_stages
+
+
+@pytest.mark.parametrize("order", ["TN", "NN"])
+def test_two_blocks_share_the_columns_of_128_rows(order: str) -> None:
+    """47.3 us on an H200, beside 54.0 of blocks that each sum half of k, and 46.8 of cuBLAS (NN, random operands)."""
+    tile = estimate(GemmProblem(128, 8872, 9792, order=order), H200)
+    assert (tile.tile, tile.warps, tile.cluster, tile.turns) == ((64, 144, 64), (4, 1), (2, 1, 1), False)
