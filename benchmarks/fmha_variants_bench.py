@@ -77,15 +77,6 @@ def small_blocks(what: Attention) -> Variants:
     return made
 
 
-def shared_multiprocessors(what: Attention) -> Variants:
-    """Small persistent blocks, as many of a multiprocessor as have registers."""
-    made = {}
-    for keys, stages, queries, blocks in ((64, 2, 1, 3), (64, 2, 2, 3), (80, 2, 1, 3), (48, 2, 1, 4), (128, 2, 1, 2)):
-        one = ForwardSm90(what, keys, 1, stages, queries, apart=False, blocks=blocks)
-        made[f"{blocks} persistent 1x{keys}, queries {queries}"] = one
-    return made
-
-
 def persistent(what: Attention) -> Variants:
     """Two and three consumers, uneven tiles, other stages and widths."""
     if what.D > HEAD:
@@ -96,12 +87,8 @@ def persistent(what: Attention) -> Variants:
         "three": (three := replace(two, consumers=3)),
         "two, no turns": replace(two, turns=False),
     }
-    made["two, one place of queries"] = replace(two, queries=1)
     if not three.differ:
-        uneven = made["uneven"] = replace(three, uneven=True)
-        made["uneven, 2 stages"] = replace(uneven, stages=2)
-        made["uneven, 112 keys"] = replace(uneven, BN=112)
-        made["uneven, one place of queries"] = replace(uneven, queries=1)
+        made["uneven"] = replace(three, uneven=True)
     return made
 
 
@@ -114,7 +101,7 @@ def of_padded() -> Variants:
     what = Attention(HEAD, mask=Extra(gr.u8, False, 2), alike=True)
     made = small_blocks(what)
     made |= {f"persistent {c}x{n}": ForwardSm90(what, n, c, 3) for c, n in ((2, 64), (3, 64), (3, 96), (2, 128))}
-    return {**made, **shared_multiprocessors(what), "mma.sync": ForwardConfig(what, 128, 64, 4, listed=True)}
+    return {**made, "mma.sync": ForwardConfig(what, 128, 64, 4, listed=True)}
 
 
 def of_keys(causal: bool) -> Variants:
@@ -141,7 +128,7 @@ FORWARD = (
 
 def of_forward(sizes: Sizes, causal: bool) -> Variants:
     what = Attention(sizes.d, right=causal, alike=True)
-    return {**persistent(what), **(small_blocks(what) | shared_multiprocessors(what) if sizes.d <= HEAD else {})}
+    return {**persistent(what), **(small_blocks(what) if sizes.d <= HEAD else {})}
 
 
 class Built:

@@ -23,13 +23,22 @@ from graphene.select.sm90_time import has_wgmma
 if TYPE_CHECKING:
     from graphene.select.device import Device
 
-THREE = 0.86  # the time of 64 queries of three consumers, as a share of that of two, heads of 64 on an H200
 IN_STEP = 1.03  # time of a tile where blocks share the keys of a head, to that where one has all of them
-FEW_STEPS = 16  # up to which the next tile of keys has a place of its own (heads of 64), and blocks of dQ several tiles
+FEW_STEPS = 16  # up to which consumers of dK take no turns (heads of 64), and blocks of dQ have several tiles
 ONE_TILE = 64  # keys of a step of small blocks
-LONG_MASKS = 1024  # keys from which on the tiles of a mask of keys are the usual ones, heads of up to 64
-MASKED_ROUNDS = 6  # rounds of tiles from which on shorter masks of keys are faster by wgmma, too
-UNEVEN = 1.1  # time of 64 queries in uneven tiles, to that in tiles of one size
+WIDER = 80  # the same where registers still leave room for four blocks: heads of up to 64, no gradient
+LONG_MASKS = 1024  # keys from which on a forward pass for a gradient takes masks of keys by wgmma, heads of up to 64
+
+# Of forward passes by wgmma, in ns, fitted to 11 sizes with heads of 64 on an H200, most of them within 6%.
+PERSISTENT_NS = {2: (690.0, 9.11), 3: (920.0, 11.62)}  # by consumers: of a tile of queries, and of a key more
+UNEVEN_NS = (350.0, 4.23)  # of 64 queries, and of a key more
+SMALL_NS = {
+    64: (250.0, 4.63),
+    80: (250.0, 4.38),
+}  # by keys of a step: the share of 64 queries of a multiprocessor's time
+START_NS, SMALL_START_NS = 9000.0, 8000.0  # from a launch to the first products, and from the last ones to the end
+IN_LINE_NS, BESIDE = 500.0, 4  # of each of as many small blocks as run beside each other
+ENDS = {2: 1.1, 3: 1.15}  # of causal rows: tiles that cross the diagonal, and work that does not even out
 SHORT = 16  # with at most this many queries, the heads of a group are rows of one block
 
 # Of the kernel for few queries on sm_90a, as measured on an H200.
@@ -84,47 +93,65 @@ def select_forward_sm90(
         return None
     if what.varlen and depth > 128 and training:  # there are no registers for two blocks
         return None
-    if what.varlen or what.bias is not None:  # small blocks even out their work, and hide each other's waits
-        tiles = MOST // 64 + batch if what.varlen else batch * -(-sq // 64)
-        if heads * tiles > MOST_TILES:
-            return None
-        BN = ONE_TILE if depth <= 128 else ONE_TILE // 2
-        one = ForwardSm90(what, BN, 1, 2, queries=1, apart=False, persistent=False, copier=False)
-        return replace(one, lse=lse, training=training)
-    if what.mask is not None and depth <= 64 and sk < LONG_MASKS:
-        three = ForwardSm90(what, 64, 3, 3, lse=lse)
-        rounds = batch * heads * -(-sq // three.BM) / device.sm_count  # few of them do not even out
-        return None if training or what.prescaled or rounds < MASKED_ROUNDS else three
+    tiles = MOST // 64 + batch if what.varlen else batch * -(-sq // 64)
+    BN = ONE_TILE if depth <= 128 else ONE_TILE // 2
+    one = ForwardSm90(what, BN, 1, 2, 1, False, lse=lse, training=training, persistent=False, copier=False)
+    small = [one] if heads * tiles <= MOST_TILES else []
+    if depth <= 64 and not (training or what.prescaled or what.mask is not None):
+        small += [replace(one, BN=WIDER) for _ in small]
+
+    def time_ns(c: ForwardSm90) -> float:
+        return _sm90_time_ns(c, batch, heads, sq, sk, device)
+
+    # Small blocks even out their work where it differs and nobody knows by how much, and hide each other's waits.
+    if what.varlen or what.bias is not None:
+        return min(small, key=time_ns, default=None)
+    if depth <= 64 and what.mask is not None and not (training or what.prescaled):
+        return one if small else None
+    if depth <= 64 and what.mask is not None and sk < LONG_MASKS:
+        return None
     if depth <= 64:
         two = ForwardSm90(what, 128, 2, 3, lse=lse, training=training)
-        if training or what.prescaled:  # these take registers
+        if what.prescaled or what.mask is not None:  # these take registers
             return two
         three = replace(two, consumers=3)
-        ways = [two, three]
-        if not three.differ and what.mask is None and sq > 3 * three.BM:
+        ways = [two, *small] if training else [two, three, *small]
+        if not (training or three.differ) and sq > three.BM:
             ways.append(replace(three, uneven=True))
-        return min(ways, key=lambda c: _sm90_time(c, batch * heads, sq, sk, device.sm_count))
+        return min(ways, key=time_ns)
     if depth <= 128:
         return ForwardSm90(what, lse=lse, training=training)
     BN = 112 if depth <= 160 else 96 if depth <= 192 else 64
     return ForwardSm90(what, BN, queries=1, apart=False, lse=lse, training=training)
 
 
-def _sm90_time(c: ForwardSm90, heads: int, sq: int, sk: int, sm_count: int) -> float:
-    """The time of a block, in that of 64 queries and a key; `heads`: of all sequences.
+def _sm90_time_ns(c: ForwardSm90, batch: int, heads: int, sq: int, sk: int, device: Device) -> float:
+    """The time of a forward pass with heads of up to 64; arguments are those of ``select_forward_sm90``.
 
-    Causal rows even out, others come in rounds.
+    Work is a time for each tile of queries and one for each of its keys. It comes in rounds, or for small blocks in no
+    order, and takes at least as long as memory moves queries, keys, values and results. Packed sequences count as all
+    of one length.
     """
+    a, sms = c.what, device.sm_count
+    if a.varlen:
+        keys = sk / max(batch, 1) + c.BN / 2  # a sequence's last tile is half full
+        tiles = batch * heads * (keys + 32) / 64
+    else:
+        keys, tiles = -(-sk // c.BN) * c.BN, batch * heads * -(-sq // c.BM)
+    if a.right and not a.varlen:  # the mean of the least and the most keys that rows see
+        seen = [min(keys, -(-max(at + sk - sq, 1) // c.BN) * c.BN) for at in (c.BM, -(-sq // c.BM) * c.BM)]
+        keys = sum(seen) / 2
+    load_ns = 4 * a.depth * batch * heads * (sq + sk / a.group) / device.memory_rate
+    if not c.persistent:
+        tile_ns, key_ns = SMALL_NS.get(c.BN, SMALL_NS[ONE_TILE])
+        each = tiles / sms
+        start_ns = SMALL_START_NS + IN_LINE_NS * min(each, BESIDE)
+        return start_ns + max(max(each, 1.0) * (tile_ns + keys * key_ns), load_ns)
+    rounds = max(tiles / sms, 1.0) if a.right else math.ceil(tiles / sms)
+    tile_ns, key_ns = PERSISTENT_NS[c.consumers]
     if c.uneven:
-        keys = -(-sk // c.BN) * c.BN
-        return math.ceil(-(-sq // 64) * heads / sm_count) * keys * THREE * UNEVEN
-    rows, keys = -(-sq // c.BM), -(-sk // c.BN) * c.BN
-    tiles = rows * heads / sm_count
-    rounds: float = math.ceil(tiles)
-    if c.what.right:  # the least and the most keys that rows see
-        seen = [min(keys, -(-max(at + sk - sq, 1) // c.BN) * c.BN) for at in (c.BM, rows * c.BM)]
-        keys, rounds = sum(seen) // 2, max(tiles, 1)
-    return rounds * keys * c.consumers * (THREE if c.consumers == 3 else 1)
+        (tile_ns, key_ns), rounds = UNEVEN_NS, math.ceil(-(-sq // 64) * batch * heads / sms)
+    return START_NS + max(rounds * (tile_ns + keys * key_ns) * (ENDS[c.consumers] if a.right else 1), load_ns)
 
 
 def _forward(what: Attention, lse: bool, shared_bytes: int, longest: int | None) -> ForwardConfig:
@@ -240,8 +267,8 @@ def select_saving_sm90(
     if not (served and has_wgmma(device)):
         return None
     tiles = -(-sq // 64)
-    if a.D <= 64:
-        keys = KeysSm90(a, 1 if tiles * a.group > FEW_STEPS else 2, 4, held=2)
+    if a.D <= 64:  # to take turns was faster for 64 steps, by 1% without a causal mask
+        keys = KeysSm90(a, 2, 4, held=2, turns=tiles * a.group > FEW_STEPS)
     else:
         keys = KeysSm90(a, direct=False, turns=True)
     consumers = -(-tiles // -(-tiles // 4))

@@ -95,20 +95,25 @@ def test_refusals() -> None:
 
 
 def test_choice() -> None:
-    """Operands in registers for heads of 64, where there is room for them; as many consumers as divide the queries."""
-    for depth, sq, keys, stages, held, consumers in (
-        (64, 384, 2, 4, 2, 3),
-        (64, 4096, 1, 4, 2, 4),
-        (128, 100, 1, 3, 0, 2),
+    """Operands in registers for heads of 64, where there is room for them, and turns in long sequences; as many
+    consumers as divide the queries.
+    """
+    for depth, sq, keys, stages, held, turns, consumers in (
+        (64, 384, 2, 4, 2, False, 3),
+        (64, 4096, 2, 4, 2, True, 4),
+        (128, 100, 1, 3, 0, True, 2),
     ):
         found = select_saving_sm90(Attention(depth, right=True), sq, 4096)
         assert found is not None
         k, p = found
-        assert (k.keys, k.stages, k.held, k.direct, p.consumers) == (keys, stages, held, depth == 64, consumers)
+        assert (k.keys, k.stages, k.held, k.turns) == (keys, stages, held, turns)
+        assert (k.direct, p.consumers) == (depth == 64, consumers)
     for what, device in ((Attention(64, softcap=True), H200), (Attention(192), H200), (CAUSAL, of_arch("sm_80"))):
         assert select_saving_sm90(what, 64, 64, device=device) is None
 
 
 def test_no_spills() -> None:
-    assert attention_keys_gradient_sm90(KeysSm90(CAUSAL, stages=4, held=2)).compile("sm_90a").spill_bytes == 0
+    for turns in (False, True):
+        keys = KeysSm90(CAUSAL, 2, 4, held=2, turns=turns)
+        assert attention_keys_gradient_sm90(keys).compile("sm_90a").spill_bytes == 0
     assert attention_queries_product_sm90(ProductSm90(Attention(128))).compile("sm_90a").spill_bytes == 0

@@ -48,7 +48,6 @@ CONFIGS = {
     "a masked block without a warp that copies": replace(
         ONE, what=Attention(16, mask=Extra(rows=False)), copier=False, stages=3, lse=True
     ),
-    "blocks that share a multiprocessor": replace(SMALL, what=CAUSAL, blocks=3, lse=True),
     "uneven tiles": replace(SMALL, consumers=3, queries=2, uneven=True, lse=True),
     "uneven tiles, bias": replace(
         SMALL, what=Attention(16, bias=Extra(gr.fp16)), consumers=2, apart=False, uneven=True, turns=False
@@ -172,8 +171,6 @@ def test_refusals() -> None:
         ForwardSm90(Attention(256))
     with pytest.raises(VerifyError, match="has a block of its own"):
         ForwardSm90(Attention(64, varlen=True))
-    with pytest.raises(VerifyError, match="do not share a multiprocessor"):
-        ForwardSm90(Attention(64), blocks=2)
     with pytest.raises(VerifyError, match="training does not fit"):
         ForwardSm90(Attention(64), training=True)
     with pytest.raises(VerifyError, match="need a producer"):
@@ -186,48 +183,74 @@ def test_refusals() -> None:
         ForwardSm90(Attention(64, right=True), 96, 3, 4),
         ForwardSm90(Attention(128, right=True, softcap=True), 128, 2, lse=True),
         ForwardSm90(Attention(64, mask=Extra(rows=False)), 64, 3, 3),
-        ForwardSm90(Attention(64, right=True), 64, 1, 2, 1, False, blocks=3),
+        ForwardSm90(Attention(64, mask=Extra(rows=False)), 64, 1, 2, 1, False, persistent=False, copier=False),
+        ForwardSm90(Attention(64, right=True), 80, 1, 2, 1, False, lse=True, persistent=False, copier=False),
         ForwardSm90(Attention(64, varlen=True), 64, 1, 2, 1, False, persistent=False, copier=False),
         ForwardSm90(Attention(64, varlen=True), 64, 2, 3, 1, False, persistent=False, copier=False),
     ],
-    ids=["three consumers", "two consumers", "mask of keys", "blocks that share", "no copier", "two without a copier"],
+    ids=[
+        "three consumers",
+        "two consumers",
+        "mask of keys",
+        "mask of keys, no copier",
+        "80 keys",
+        "no copier",
+        "two without a copier",
+    ],
 )
 def test_it_compiles_without_spills(c: ForwardSm90) -> None:
     done = attention_forward_sm90(c).compile("sm_90a")  # serialised products are an error
     assert done.spill_bytes == 0
 
 
-def test_tiles_are_chosen_by_how_they_fill_rounds() -> None:
-    """The fastest of two and three consumers and of uneven tiles, as measured on an H200."""
+def test_the_chosen_tiles_are_the_fastest_that_were_measured() -> None:
+    """On an H200, heads of 64: consumers, keys of a step, uneven tiles; or those of a small block for each tile."""
     plain, causal = Attention(64), replace(CAUSAL, D=64)
-    measured = {
-        (plain, 512, 384): (3, False),
-        (plain, 768, 128): (2, False),
-        (causal, 128, 1024): (2, False),
-        (plain, 32, 4096): (3, True),
-        (plain, 64, 1000): (3, True),
-        (plain, 24, 2048): (3, False),
-        (plain, 32, 3000): (3, False),
-        (causal, 32, 4096): (3, False),
+    three, small = (3, 128, False), (1, 64)
+    measured: dict[Any, tuple[Any, ...]] = {
+        (plain, 512, 384): three,
+        (plain, 768, 128): (2, 128, False),
+        (plain, 32, 4096): (3, 128, True),
+        (plain, 1536, 512): (3, 128, True),
+        (plain, 64, 1000): (3, 128, True),
+        (plain, 24, 2048): three,
+        (plain, 32, 3000): three,
+        (plain, 64, 256): small,
+        (causal, 64, 512): small,
+        (causal, 128, 1024): (1, 80),
+        (causal, 32, 4096): (1, 80),
     }
     for (what, heads, s), tiles in measured.items():
         c = select_forward_sm90(what, 1, heads, s, s)
         assert c is not None
-        assert (c.consumers, c.uneven) == tiles, (what, heads, s)
+        got = (c.consumers, c.BN, c.uneven) if c.persistent else (c.consumers, c.BN)
+        assert got == tiles, (what, heads, s)
+        assert c.copier == c.persistent
+
+
+def test_which_problems_take_small_blocks() -> None:
+    plain, causal = Attention(64), replace(CAUSAL, D=64)
     for what in (replace(plain, bias=Extra(gr.fp16)), replace(plain, D=256, varlen=True), replace(causal, varlen=True)):
         c = select_forward_sm90(what, 4, 8, 300, 900, lse=True)
         assert c is not None
         assert not c.persistent
-    too_many = select_forward_sm90(replace(plain, varlen=True), 65535, 4096, 4096, 4096)
+    too_many = select_forward_sm90(replace(plain, varlen=True), 65535, 8192, 4096, 4096)
     assert too_many is None  # more blocks than a grid has
     padded = replace(plain, mask=Extra(rows=False))
     assert select_forward_sm90(replace(plain, mask=Extra()), 32, 16, 384, 384) is None
     assert select_forward_sm90(padded, 32, 16, 384, 384, training=True) is None
-    c = select_forward_sm90(padded, 32, 16, 384, 384)
-    assert c is not None
-    assert (c.consumers, c.BN) == (3, 64)
-    assert select_forward_sm90(padded, 8, 12, 512, 512) is None
-    assert select_forward_sm90(padded, 4, 16, 4096, 4096) is not None
+    assert select_forward_sm90(padded, 4, 16, 4096, 4096, training=True) is not None
+    for sizes in ((32, 16, 384, 384), (8, 12, 512, 512), (4, 16, 4096, 4096)):
+        c = select_forward_sm90(padded, *sizes)
+        assert c is not None
+        assert (c.consumers, c.BN, c.persistent, c.copier) == (1, 64, False, False)
+    for batch, total, keys in ((32, 32 * 207, 64), (8, 8 * 2000, 80)):  # of short sequences and of long ones
+        c = select_forward_sm90(replace(plain, varlen=True), batch, 16, 4096, total)
+        assert c is not None
+        assert (c.BN, c.persistent) == (keys, False)
+    few = select_forward_sm90(plain, 1, 16, 64, 8192)
+    assert few is not None
+    assert not few.persistent
     assert select_forward_sm90(plain, 1, 8, 64, 64, device=of_arch("sm_80")) is None
     for depth in range(8, 257, 8):
         assert select_forward_sm90(Attention(depth, right=True), 1, 8, 640, 640, training=True) is not None

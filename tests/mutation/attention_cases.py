@@ -339,7 +339,7 @@ def _() -> Case:
 @case("attention_forward_sm90, mask of keys")
 def _() -> Case:
     what = Attention(16, mask=Extra(rows=False))
-    kernel = attention_forward_sm90(ForwardSm90(what, 16, 1, 2, queries=1))
+    kernel = attention_forward_sm90(ForwardSm90(what, 16, 1, 2, 1, False, persistent=False, copier=False))
 
     def call(keys: int) -> list[Any]:
         seen = np.random.default_rng(0).integers(0, 2, (1, 2, 1, keys), np.uint8)
@@ -363,13 +363,6 @@ def _() -> Case:
     what = Attention(16, left=True, right=True)
     config = ForwardSm90(what, 16, 1, 2, 1, False, persistent=False, copier=False)
     return Case(attention_forward_sm90(config), [functools.partial(call, *c) for c in ((70, 90, 20), (40, 90, 0))])
-
-
-@case("attention_forward_sm90, blocks that share a multiprocessor")
-def _() -> Case:
-    kernel = attention_forward_sm90(ForwardSm90(Attention(16), 16, 1, 2, queries=1, apart=False, lse=True, blocks=2))
-    q, k, v = (normal(i, 1, s, 2, 16) for i, s in enumerate((70, 75, 75)))
-    return Case(kernel, [lambda: [q, k, v, np.full_like(q, np.nan), np.full((1, 2, 70), np.nan, np.float32), 0.3]])
 
 
 @case("attention_forward_sm90, capped")

@@ -162,7 +162,7 @@ class Order:
     Blocks take turns from the first to the last and back, so that with tiles in falling order of work each has its
     share. `rows`: of each head, `each` a tile. `heads`, `batch`: how many there are. `together`: how many heads have
     their tiles mixed, the last (longest) rows of all of them first; None is for rows of equal work, head after head.
-    `persistent`: else there is a block for each tile. `blocks`: of a multiprocessor.
+    `persistent`: else there is a block for each tile.
     """
 
     def __init__(
@@ -173,14 +173,13 @@ class Order:
         batch: Any,
         together: Any = None,
         persistent: bool = True,
-        blocks: int = 1,
     ) -> None:
         self.persistent = persistent
         self.most, row_tiles = MOST // each + 1, gr.ceil_div(rows, each)
         self.row_tiles, self.heads, self.batch, self.together = row_tiles, heads, batch, together
         self.all_heads = gr.min(prod([batch, heads], start=1), MOST_TILES // 2)
         self.tiles = gr.min(prod([batch, heads, row_tiles], start=1), MOST_TILES)
-        self.workers = gr.max(1, gr.min(gr.sm_count() * blocks, self.tiles))
+        self.workers = gr.max(1, gr.min(gr.sm_count(), self.tiles))
         self.each = prod([batch, heads, row_tiles], start=1)
 
     def blocks(self) -> Any:

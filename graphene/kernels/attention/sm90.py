@@ -105,13 +105,13 @@ class _Hopper:
         if c.uneven:
             self.order: Order = UnevenOrder(args.sq, c.consumers, args.heads, args.batch)
         else:
-            self.order = Order(self.longest, c.BM, args.heads, args.batch, together, c.persistent, c.blocks)
+            self.order = Order(self.longest, c.BM, args.heads, args.batch, together, c.persistent)
         if a.varlen:
             self.packed = PackedTiles(self.starts[0], args.sq, c.BM, args.heads, args.batch)
             self.packed.blocks()
         else:
             self.order.blocks()
-        if c.moves_registers:
+        if c.persistent:
             threads = gr.threads(128 * (1 + c.consumers))
             producer: gr.ThreadTensor | None = threads[0:128]
             consumers = threads[128 : 128 * (1 + c.consumers)].tile(128)
@@ -398,7 +398,7 @@ class _Hopper:
         if c.q_in_registers:
             self.queries = gr.fragment("q", [64, a.depth], a.dtype, self.qk.a, on=mine)
         self.allowed: list[gr.Tensor] = []
-        if self.M is not None and a.mask is not None and not a.mask.rows:
+        if a.mask is not None and not (a.mask.rows or c.persistent):  # a large tile leaves no registers
             piece = gr.fragment("mask", [64, 16], gr.u8, wgmma(a.dtype, 16).c, on=mine)
             self.allowed = [piece.reduced(0, f"mask_keys_{j}", gr.u8) for j in range(c.BN // 16)]
         self.online = OnlineSoftmax(self.plain, self.S, c.lazy, c.training)
@@ -480,21 +480,18 @@ class _Hopper:
             self.S[:] = gr.where(self.seen.of(row, n * self.c.BN + col), self.S, -gr.inf)
 
     def bring_mask(self, tile: Any, n: Any, outside: Any) -> None:
-        """Starts the loads of a mask of keys, all at once and ahead of the products, if the tile is not seen whole."""
-        if self.allowed:
-            assert self.M is not None
-            assert self.a.mask is not None
+        """Loads a mask of keys, all of it at once and ahead of the products, if the tile is not seen whole."""
+        if self.allowed and self.M is not None and self.a.mask is not None:
             with gr.if_(outside):
                 at = self.whereabouts(tile)
                 n, view = self.number(n, *at), self.M[at[2], at[1], :, :].tile([1, 16])[0, :]
-                vector = self.a.mask.vector
+                atom = vector_access("ld.global", self.a.mask.vector, gr.u8)
                 for j, part in enumerate(self.allowed):
-                    gr.move(part, view[n * len(self.allowed) + j], atom=vector_access("ld.global", vector, gr.u8))
+                    gr.move(part, view[n * len(self.allowed) + j], atom=atom)
 
     def masked(self, tile: Any, n: Any) -> Any:
         """Lets the mask rule out scores of the tile of an entry; its number."""
-        at = self.whereabouts(tile)
-        n = self.number(n, *at)
+        n = self.number(n, *(at := self.whereabouts(tile)))
         if not self.allowed:
             self.apply("mask", self.a.mask, self.M, n, at)
         for j, x in enumerate(self.allowed):

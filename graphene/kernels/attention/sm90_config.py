@@ -23,8 +23,7 @@ class ForwardSm90:
     and several such blocks share a multiprocessor. `copier`: False leaves the copies of such a block to a thread of its
     first consumer, so that more blocks have registers. `uneven`: tiles have the queries of all consumers or of all but
     one, as blocks have equal work; all rows see the same keys. `q_in_registers`: narrow products read half as much of
-    shared memory. `blocks`: how many persistent blocks of one consumer, whose producer is a warp, share a
-    multiprocessor. Raises VerifyError KERNEL_ARGUMENT.
+    shared memory. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     what: Attention
@@ -41,7 +40,6 @@ class ForwardSm90:
     uneven: bool = False
     q_in_registers: bool = False
     copier: bool = True
-    blocks: int = 1
 
     def __post_init__(self) -> None:
         instance("ForwardSm90", "what", self.what, Attention)
@@ -61,10 +59,6 @@ class ForwardSm90:
         if not self.persistent and self.queries > 1:
             got = ["want: queries=1, or persistent=True", f"got: queries={self.queries}"]
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: a block of one tile has one tile of queries", got)
-        size("ForwardSm90", "blocks", self.blocks, most=8)
-        if self.blocks > 1 and (not self.persistent or self.consumers > 1):
-            got = ["want: blocks=1, or persistent=True and one consumer", f"got: {self.blocks}"]
-            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: blocks do not share a multiprocessor", got)
         if not self.copier and self.persistent:
             got = ["want: copier=True, or persistent=False", "got: copier=False"]
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: persistent blocks need a producer", got)
