@@ -97,7 +97,8 @@ def _entropy(tile: tuple[int, ...], gradient: bool = False, **options: Any) -> C
 def _grouped(**options: Any) -> Callable[[Any], gr.Kernel]:
     def build(_: Any) -> gr.Kernel:
         module = _of("gemm.grouped")
-        config = module.GroupedConfig(tile=(32, 16, 32), warps=(2, 1), stages=3, **options)
+        tile = {"tile": (32, 16, 32), "warps": (2, 1), "stages": 3}
+        config = module.GroupedConfig(**(tile | options))
         kernel: gr.Kernel = module.grouped_kernel(config)
         return kernel
 
@@ -117,7 +118,9 @@ BUILD: dict[str, Callable[[Any], gr.Kernel]] = PRODUCTS | HOPPER
 BUILD |= {
     "groups": _grouped(b_as_nk=True),
     "groups of k": _grouped(along_k=True),
+    "groups90": _grouped(tile=(64, 16, 64), warps=(4, 1), stages=2, kernel="gemm_sm90", panel=2),
     "weights": _weights(zeros=True, bias=True, group=64, tokens=2, warps=(1, 1)),
+    "weights ahead": _weights(tiles=1, warps=(1, 1), ahead=2),
     "weights of fp8": _weights(bits=8, tiles=1, warps=(1, 2)),
     "entropy": _entropy((50, 8, 8, 2), smoothing=True, z=True),
     "entropy in parts": _entropy((600, 32, 1, 8, "memory")),
