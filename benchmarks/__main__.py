@@ -8,6 +8,7 @@ named; --plot draws them as PNG (pip install matplotlib). `python -m benchmarks 
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import json
 import re
@@ -63,8 +64,10 @@ def main(argv: list[str] | None = None) -> int:
         try:
             module = importlib.import_module(f"{args.name}_bench")
         except ModuleNotFoundError as e:
+            if args.help:  # without the options' own texts, which the module would print
+                print(ast.get_docstring(ast.parse(Path(script).read_text())))
             print(f"{args.name} needs a package that is not installed: {e.name}", file=sys.stderr)
-            return 2
+            return 0 if args.help else 2
         status = int(module.main() or 0)
         if status or args.plot is None:
             return status

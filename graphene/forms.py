@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import itertools
+import sys
 from typing import TYPE_CHECKING, Any
 
 from graphene import _core
@@ -41,6 +44,8 @@ class Forms:
 
     def __init__(self, record: Callable[[], Kernel]) -> None:
         self._record = record
+        self.__module__ = getattr(record, "__module__", None) or __name__
+        self.__qualname__ = getattr(record, "__qualname__", type(self).__qualname__)
         self._kept: dict[frozenset[str], Kernel] = {}
         self._optional: tuple[str, ...] = ()
         full = self._recorded(frozenset())
@@ -131,6 +136,13 @@ class Forms:
             out[frozenset(given)] = self.form(*given).check(arch=arch, seed=seed, **own)
         return out
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Pickled by name where a decorated function stands, else by the function that records it."""
+        found: Any = sys.modules.get(self.__module__)
+        for part in self.__qualname__.split("."):
+            found = getattr(found, part, None)
+        return self.__qualname__ if found is self else (Forms, (self._record,))
+
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and hasattr(Kernel, name):
             given = ", ".join(repr(n) for n in self._optional)
@@ -160,4 +172,15 @@ def forms(record: Callable[[], Kernel]) -> Forms:
     """
     if not callable(record):
         raise TypeError(f"forms: a function that records a kernel is needed, got {record!r}")
+    if isinstance(record, (Kernel, Forms)):
+        _core.fail("KERNEL_ARGUMENT", "gr.forms takes a function that records a kernel, not the kernel",
+                   [f"got: {record!r}"], "decorate a function that declares arguments with optional=True and returns "
+                   "the kernel")  # fmt: skip
+    with contextlib.suppress(ValueError):  # a function of another language has no signature
+        needed = [p.name for p in inspect.signature(record).parameters.values()
+                  if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]  # fmt: skip
+        if needed:
+            _core.fail("KERNEL_ARGUMENT", "gr.forms calls the function that it is given without arguments",
+                       [f"needed: {', '.join(needed)}"],
+                       "bind them: gr.forms(functools.partial(record, ...))")  # fmt: skip
     return Forms(record)

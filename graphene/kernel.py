@@ -71,6 +71,13 @@ class Kernel(_core.Launcher):
         self._binaries: dict[str, Binary] = {}
         self._usual_arch: str | None = None  # the architecture that `arch=None` means
 
+    def __getattr__(self, name: str) -> Any:
+        """Raises VerifyError KERNEL_UNRECORDED for a kernel that was never made: by ``Kernel.__new__`` alone."""
+        if "_closed" not in self.__dict__ and name.startswith("_") and not name.startswith("__"):
+            _core.fail("KERNEL_UNRECORDED", "a kernel that was made without its name", [f"misses: {name}"],
+                       "make it by gr.Kernel(name); a class of your own calls super().__init__(name)")  # fmt: skip
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
     @classmethod
     def _from_ir(cls, ir: KernelIR) -> Kernel:
         kernel = cls(ir.name)
@@ -146,7 +153,7 @@ class Kernel(_core.Launcher):
         return _core.ir_print(self.ir)
 
     def __repr__(self) -> str:
-        return f"<graphene.Kernel {self._name}>"
+        return f"<graphene.Kernel {self.__dict__.get('_name', 'without a name')}>"
 
     def _repr_html_(self) -> str:
         """The IR, for notebooks; the plain representation while the kernel is being recorded."""

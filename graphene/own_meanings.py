@@ -8,6 +8,7 @@ import numpy as np
 
 from graphene import _core
 from graphene.atoms import MEANINGS
+from graphene.errors import GrapheneError
 from graphene.judge.formats import decode, encode, is_float, nearest, storage
 
 __all__ = ["evaluate"]
@@ -19,8 +20,15 @@ def evaluate(atom: str, threads: int, ins: list[Any], outs: list[Any]) -> list[b
     if means is None:
         _core.fail("CHECK_MEANS", f"nobody has said what {atom} computes", [], "define it with means=")
     given = [_array(dtype, _bits(bits), threads, values) for dtype, values, bits in ins]
-    with np.errstate(all="ignore"):
-        got = means(*given)
+    try:
+        with np.errstate(all="ignore"):
+            got = means(*given)
+    except GrapheneError:
+        raise
+    except Exception as error:
+        takes = ", ".join(f"{x.dtype.name}{list(x.shape)}" for x in given)
+        _core.fail("CHECK_MEANS", f"the meaning of {atom} raises {type(error).__name__}: {error}",
+                   [f"given: {takes or 'nothing'}"], "write a function of one array for each input")  # fmt: skip
     results = list(got) if isinstance(got, tuple) else [got]
     if len(results) != len(outs):
         _core.fail("CHECK_MEANS", f"the meaning of {atom} returns {len(results)} arrays",

@@ -63,6 +63,18 @@ def test_a_problem_that_there_is_not_is_refused(name: str, one: str) -> None:
     assert "some of " in run(name, "--help")
 
 
+def test_help_needs_no_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    main = importlib.import_module("benchmarks.__main__").main
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "serving_bench", raising=False)
+    monkeypatch.setattr(sys, "argv", [])
+    assert main(["serving", "--help"]) == 0
+    told = capsys.readouterr()
+    assert "[--only int4,entropy]" in told.out
+    assert "serving needs a package that is not installed: torch" in told.err
+    assert main(["serving"]) == 2
+
+
 def test_the_problems_of_serving_compute_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small ones, on the simulator: each way's result is PyTorch's, of every configuration that --variants measures."""
     pytest.importorskip("torch")

@@ -103,13 +103,15 @@ def test_a_number_that_the_type_lacks_is_refused() -> None:
         kernel(np.full((32, 1), 0x3F80, np.uint16), np.zeros((32, 1), np.uint16))
 
 
-def test_an_error_of_the_function_is_the_callers() -> None:
+def test_an_error_of_the_function_is_named_and_kept() -> None:
     def means(a: Any, b: Any) -> Any:
         raise ZeroDivisionError("mine")
 
     kernel = with_ptx("and.b32 %0, %1, %2;", means)
-    with pytest.raises(ZeroDivisionError, match="mine"):
+    with pytest.raises(gr.SimulationError, match="raises ZeroDivisionError: mine") as e:
         kernel(np.zeros((32, 1), np.uint32), np.zeros((32, 1), np.uint32))
+    assert e.value.code == "CHECK_MEANS"
+    assert isinstance(e.value.__context__, ZeroDivisionError)
 
 
 def test_what_was_never_written_makes_the_result_undefined() -> None:
@@ -199,3 +201,20 @@ def test_wrong_operands_of_ptx_are_refused() -> None:
             gr.ptx("add.u32 %0, %1, %2;", r, r, means=len)
         with pytest.raises(gr.SelectError, match="never names operand"):
             gr.ptx("mov.u32 %0, 0;", r, r, means=len)
+
+
+@pytest.mark.parametrize(
+    ("means", "text"), [(lambda a: 1 // 0, "raises ZeroDivisionError"), (lambda: 1, "raises TypeError")]
+)
+def test_a_meaning_that_raises_is_an_error_of_the_kernel(means: Any, text: str) -> None:
+    with gr.Kernel("moved", means=lambda x: x) as kernel:
+        x, y = gr.input("x", [32], gr.u32), gr.output("y", [32], gr.u32)
+        gr.blocks(1)
+        (t,) = gr.threads(32).indices()
+        r = gr.alloc("r", [], gr.u32, gr.RF)
+        gr.ptx("mov.b32 %0, %1;", r, gr.load(x[t]), means=means)
+        gr.move(y[t], r)
+    with pytest.raises(gr.SimulationError, match=text) as e:
+        kernel(np.zeros(32, np.uint32), np.zeros(32, np.uint32))
+    assert e.value.code == "CHECK_MEANS"
+    assert kernel.check().errors[0].code == "CHECK_MEANS"

@@ -47,3 +47,13 @@ def test_what_has_no_pickle_says_so_in_every_protocol(protocol: int) -> None:
             pickle.dumps(thing, protocol)
     for thing in (gr.Layout((4, 8), (8, 1)), gr.Swizzle(3, 3, 3), gr.fp16, gr.SH, gemm_sm80()):
         assert pickle.loads(pickle.dumps(thing, protocol)) == thing
+
+
+def test_a_kernel_without_a_name_says_so() -> None:
+    kernel = gr.Kernel.__new__(gr.Kernel)
+    assert repr(kernel) == "<graphene.Kernel without a name>"
+    assert not hasattr(kernel, "other")
+    for use in (str, copy.copy, pickle.dumps, lambda k: k.name, lambda k: k.check(), lambda k: k(1)):
+        with pytest.raises(gr.VerifyError, match="a kernel that was made without its name") as e:
+            use(kernel)
+        assert e.value.code == "KERNEL_UNRECORDED"

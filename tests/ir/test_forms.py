@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -122,3 +124,29 @@ def test_what_a_form_has_is_named() -> None:
     )
     assert "cuda" not in repr(scaled())
     assert not hasattr(scaled(), "anything_else")
+
+
+@gr.forms
+def shifted() -> gr.Kernel:
+    with gr.Kernel("shifted") as kernel:
+        x, more = gr.inout("x", [32], gr.fp32), gr.param("more", gr.fp32, optional=True)
+        gr.blocks(1)
+        (t,) = gr.threads(32).indices()
+        gr.move(x[t], gr.load(x[t]) + (1 if more is None else more))
+    return kernel
+
+
+def test_a_decorated_function_is_pickled_by_its_name() -> None:
+    assert pickle.loads(pickle.dumps(shifted)) is shifted
+    assert copy.copy(shifted) is shifted
+
+
+def test_what_records_no_kernel_is_refused() -> None:
+    for record, text in (
+        (shifted.form(), "takes a function that records a kernel, not the kernel"),
+        (shifted, "takes a function that records a kernel, not the kernel"),
+        (lambda n: shifted.form(), "needed: n"),
+    ):
+        with pytest.raises(gr.VerifyError, match=text) as e:
+            gr.forms(record)
+        assert e.value.code == "KERNEL_ARGUMENT"
