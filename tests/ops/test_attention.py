@@ -18,6 +18,7 @@ from graphene.ops.attention import backward as attention_gradients  # noqa: E402
 from graphene.ops.attention import forward as attention_forward  # noqa: E402
 from graphene.ops.attention import reference as plain  # noqa: E402
 from graphene.ops.core.define import Arg  # noqa: E402
+from graphene.select import attention as attention_choice  # noqa: E402
 from graphene.select import of_arch, select_decode  # noqa: E402
 from graphene.select.device import H200  # noqa: E402
 
@@ -530,7 +531,7 @@ def test_few_queries_by_the_kernel_of_a_hopper_gpu(lse: bool, parts: int, monkey
         return dataclasses.replace(config, cluster=2, split=parts > 1, lse=lse and parts == 1), parts
 
     monkeypatch.setattr(attention_forward, "target_device", lambda _: of_arch("sm_90a"))
-    monkeypatch.setattr(attention_forward, "select_decode", choose)
+    monkeypatch.setattr(attention_choice, "select_decode", choose)
     q, k, v = qkv(1, 3, 300, 6, 2, 48 + 8 * parts)  # a class that no other call is of
     made = ops.attention(q, k, v, causal=True, return_lse=lse)
     ref = want(q, k, v, causal=True)

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import graphene as gr  # noqa: E402
 from graphene import ops  # noqa: E402
 from graphene.ops.attention import paged as attention_paged  # noqa: E402
+from graphene.select import attention as attention_choice  # noqa: E402
 from graphene.select import of_arch  # noqa: E402
 from tests.ops.cpu_cases import quiet, r  # noqa: E402
 
@@ -76,13 +77,13 @@ def test_a_cache_of_both_is_read_in_place() -> None:
 
 def test_parts_and_other_gpus(monkeypatch: Any) -> None:
     """Where clusters would be too few, parts of the keys have results of their own; before sm_90 PyTorch computes."""
-    choose = attention_paged.select_decode
+    choose = attention_choice.select_decode
 
     def parts(*args: Any, **named: Any) -> Any:
         config, _ = choose(*args, **named)
         return gr.kernels.DecodeConfig(config.what, 8, 32, 1, 2, cluster=2, split=True, page=config.page), 2
 
-    monkeypatch.setattr(attention_paged, "select_decode", parts)
+    monkeypatch.setattr(attention_choice, "select_decode", parts)
     check(r(2, 1, 2, 56), *cache([70, 9], 16, 1, 56))
     configure = attention_paged.PAGED.definition.configure
     of = gr.ops.core.define.Arg
