@@ -56,6 +56,8 @@ def ptx(
         raise TypeError(f"ptx: the text must be a string, got {text!r}")
     if not callable(means):
         raise TypeError(f"ptx: means= must be a function of arrays, got {means!r}")
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"ptx: name= must be a string, got {name!r}")
     results = list(outs) if isinstance(outs, (list, tuple)) else [outs]
     operands = [x if isinstance(x, Tensor) else let(_core.unique_name("given"), x) for x in ins]
     described = [_operand(f"{'o' if i < len(results) else 'i'}{i}", t) for i, t in enumerate([*results, *operands])]

@@ -344,6 +344,7 @@ def _in_kernel(body: Callable[..., Any]) -> None:
         (lambda r, x, on: gr.sort(r, on, values=r), "values is a list of registers"),
         (lambda r, x, on: gr.print("\ud800", r), "a text must be of Unicode's characters"),
         (lambda r, x, on: gr.sqrt(r, ftz=np.zeros(4)), "ftz must be True or False"),
+        (lambda r, x, on: gr.ptx("mov.b32 %0, %1;", r, r, means=abs, name=[]), "ptx: name= must be a string"),
         (lambda r, x, on: gr.fmod(np.zeros(4, object), r), "gr.fmod takes numbers"),
     ],
 )
