@@ -77,11 +77,13 @@ def options_of(args: argparse.Namespace) -> Options:
 def read_journals(files: Iterable[Path]) -> tuple[Row, list[Row]]:
     """What was judged, and the outcomes of all journals, each once, in order.
 
-    Raises ValueError for journals of different runs.
+    Raises ValueError for journals of different runs, and for anything else than a file, since a pipe would block.
     """
     head: Row = {}
     rows: dict[int, Row] = {}
     for file in files:
+        if file.exists() and not file.is_file():
+            raise ValueError(f"{file} is not a regular file")
         lines = [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
         if not lines:
             continue

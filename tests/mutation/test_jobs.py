@@ -66,6 +66,16 @@ def test_a_run_goes_on_from_its_journal_and_parts_are_read_together(tmp_path: Pa
         read_journals([file, other])
 
 
+def test_a_pipe_is_no_journal(tmp_path: Path) -> None:
+    """It would block for ever."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(ValueError, match="pipe is not a regular file"):
+        read_journals([pipe])
+    with pytest.raises(ValueError, match="pipe is not a regular file"):
+        judge_all(lambda n: {"n": n}, 5, HEAD, Options(1, journal=pipe, resume=True), wrong)
+
+
 def test_nothing_is_begun_after_the_time(tmp_path: Path) -> None:
     options = Options(1, minutes=0.0, journal=tmp_path / "j")
     assert judge_all(work, 2, HEAD, options, wrong) == ([], False)
