@@ -144,7 +144,7 @@ def test_variants_of_attention_are_right_on_the_simulator(tmp_path: Path) -> Non
     file = tmp_path / "variants.json"
     assert "left out: nothing" in run("fmha_variants", "--try", "--only", "gradient", "--json", str(file))
     rows = json.loads(file.read_text())["rows"]
-    assert {"rows", "keys", "keys, turns", "product 4, persistent"} <= {r["peer"] for r in rows}
+    assert {"rows", "keys", "keys, turns", "product 4, 4 stages, persistent"} <= {r["peer"] for r in rows}
     assert all(r["error"] < 2e-3 and r["registers"] > 0 for r in rows)
     assert "left out: gradient" in run("fmha_variants", "--try", "--only", "gradient", "--seconds", "1")
     assert "no dance; there are packed" in run("fmha_variants", "--only", "dance", status=2)
