@@ -293,7 +293,7 @@ def _accurate(op: str, on_number: Callable[[float], float]) -> Callable[..., Any
             return _of_numbers(op, on_number, x)
         modes = _modes(False, accuracy)
         if _is_array(x):
-            return _on_array("tanh.approx" if op == "tanh" and accuracy != "full" else op, x)
+            return _on_array("tanh_approx" if op == "tanh" and accuracy != "full" else op, x)
         _check(op, x)
         return Expression(_UNARY, op, (x,), None, modes)
 

@@ -28,16 +28,18 @@ FP32 = 2.0**-24  # half a unit in the last place of 1, the most that rounding to
 SLACK = 4.0  # allows a kernel more operations than its definition has; the only chosen number
 TINY = 2.0**-120  # fp32 may flush smaller numbers to zero
 _HUGE = 1e300
-_UNIT: ContextVar[tuple[float, float]] = ContextVar("unit", default=(FP32, TINY))
+_UNIT: ContextVar[tuple[float, float, float]] = ContextVar("unit", default=(FP32, TINY, 0.0))
 
 
 @contextlib.contextmanager
-def rounding_unit(value: float, tiny: float = TINY) -> Iterator[None]:
+def rounding_unit(value: float, tiny: float = TINY, normal: float = 0.0) -> Iterator[None]:
     """Within it, every operation rounds by this share of its result: 2^-24 for fp32, 2^-53 for fp64, 2^-11 for fp16.
 
     ``tiny``: how far any small result may be off, because subnormal numbers have few digits or become zero.
+    ``normal``: the smallest normal number of what matrix instructions multiply. They align the terms of a sum as if
+    smaller operands had its exponent, so sums of terms with such an operand are cut as those of larger terms are.
     """
-    token = _UNIT.set((value, tiny))
+    token = _UNIT.set((value, tiny, normal))
     try:
         yield
     finally:
@@ -52,6 +54,12 @@ def unit() -> float:
 def tiny() -> float:
     """How far an operation may be off, however small its result is."""
     return _UNIT.get()[1]
+
+
+def factor(x: Any) -> Any:
+    """The size of an operand of a product, by which its sum is cut: 0, or at least the smallest normal number."""
+    a, normal = size(x), _UNIT.get()[2]
+    return np.where(a > 0, np.maximum(a, normal), 0.0) if normal else a
 
 
 def finite(x: Any) -> Any:

@@ -12,6 +12,7 @@ from graphene.judge.bounded import (
     Bounded,
     Functions,
     bounded,
+    factor,
     finite,
     is_unsure,
     monotone,
@@ -135,7 +136,7 @@ def tanh_approx(x: Any) -> Any:
     """The hyperbolic tangent by one instruction: of an array without its error, of others with it."""
     if not isinstance(x, Bounded):
         return np.tanh(x)
-    state("tanh.approx")
+    state("tanh_approx")
     y = tanh(x)
     return Bounded(y.v, y.e + TANH_APPROX * size(y.v))
 
@@ -196,7 +197,7 @@ def matmul(x: Bounded, y: Bounded) -> Bounded:
     error: Any = (a + x.e) @ y.e if y.e.any() else 0.0
     if x.e.any():
         error = error + x.e @ b
-    return summed(x.v @ y.v, error, a @ b, x.v.shape[-1], (x, y))
+    return summed(x.v @ y.v, error, factor(x.v) @ factor(y.v), x.v.shape[-1], (x, y))
 
 
 UFUNCS: dict[str, Callable[..., Any]] = {
@@ -361,7 +362,8 @@ def einsum(subscripts: str, *operands: Any, **named: Any) -> Any:
     v = np.asarray(sums([x.v for x in xs]))
     if n == 1 and len(xs) == 1:
         return Bounded(v, error)
-    return summed(v, error, np.asarray(sums(sizes)), n, tuple(xs))
+    magnitude = sums(sizes if len(xs) == 1 else [factor(x.v) for x in xs])
+    return summed(v, error, np.asarray(magnitude), n, tuple(xs))
 
 
 def _like(value: Any) -> Callable[..., Any]:
@@ -423,7 +425,7 @@ def tensordot(x: Any, y: Any, axes: Any = 2) -> Any:
     dot: Callable[[Any, Any], Any] = lambda p, q: np.tensordot(p, q, axes)  # noqa: E731
     n = _count(x.v, range(x.ndim - axes, x.ndim) if isinstance(axes, int) else axes[0])
     a, b = size(x.v), size(y.v)
-    return summed(dot(x.v, y.v), dot(a + x.e, y.e) + dot(x.e, b), dot(a, b), n, (x, y))
+    return summed(dot(x.v, y.v), dot(a + x.e, y.e) + dot(x.e, b), dot(factor(x.v), factor(y.v)), n, (x, y))
 
 
 def dot(x: Any, y: Any, out: Any = None) -> Any:
@@ -496,7 +498,7 @@ ON_ARRAYS: dict[str, Callable[..., Any]] = {
     **{n: getattr(np, n) for n in ("exp2", "exp", "log2", "log", "sqrt", "tanh", "sin", "cos", "floor", "ceil", "trunc",
                                    "abs", "where")},
     "round": np.rint, "rsqrt": lambda x: 1 / np.sqrt(x), "rcp": lambda x: 1 / x, "erf": erf,
-    "tanh.approx": tanh_approx, "max": np.fmax, "min": np.fmin, "div": np.divide, "fmod": np.fmod, "pow": np.power,
+    "tanh_approx": tanh_approx, "max": np.fmax, "min": np.fmin, "div": np.divide, "fmod": np.fmod, "pow": np.power,
 }  # fmt: skip
 
 Bounded._functions = Functions(METHODS, apply_ufunc, apply_function, choose)

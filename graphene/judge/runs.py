@@ -35,7 +35,7 @@ _FOR_TELLING = 0.4  # of what data get, for pairs that show more than others
 _CALL = 200_000  # what making a call, compiling for it and judging it cost, in lane operations
 _SMALL = 20_000  # lane operations of a call that runs though the budget is spent
 _SHRINKS = 40
-TANH = "tanh.approx"
+TANH = "tanh_approx"
 _TRIES = 8  # calls that are tried until a first one runs
 
 

@@ -57,13 +57,19 @@ class Wanted:
     stated: frozenset[str]
 
 
-def unit_of(kernel: Recorded, promise: Promise) -> tuple[float, float]:
-    """The error of an operation of the kernel, relative to its result, from the type that it keeps sums in."""
+_MULTIPLIED = ("fp16", "fp8e4m3", "fp8e5m2")  # by matrix instructions; other types have fp32's exponents
+
+
+def unit_of(kernel: Recorded, promise: Promise) -> tuple[float, float, float]:
+    """The arguments of `rounding_unit` for the kernel, from the types of its sums and of what it multiplies."""
+    signature = Signature.of(kernel)
+    normal = max((2.0 ** format_of(t).least for t in _MULTIPLIED if t in signature.types.values()), default=0.0)
     if promise.sums is not None:
         sums = format_of(promise.sums)
-        return sums.relative, max(sums.absolute, TINY)
-    floats = [a.dtype for a in Signature.of(kernel).outputs if is_float(a.dtype)]
-    return (format_of("fp64").relative if floats and all(d == "fp64" for d in floats) else FP32), TINY
+        return sums.relative, max(sums.absolute, TINY), normal
+    floats = [a.dtype for a in signature.outputs if is_float(a.dtype)]
+    fp64 = floats and all(d == "fp64" for d in floats)
+    return (format_of("fp64").relative if fp64 else FP32), TINY, normal
 
 
 def _exact(value: Any) -> Any:

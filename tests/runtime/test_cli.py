@@ -97,7 +97,9 @@ def test_doctor_tries_to_write_into_the_cache(tmp_path: Path, monkeypatch: pytes
         ("--jobs", "0", "at least 1 is wanted, got 0"),
         ("--seconds", "nan", "more than 0 is wanted, got nan"),
         ("--minutes", "-1", "more than 0 is wanted, got -1"),
-        ("--of", "/dev/null", "/dev/null: not of a check of the library"),
+        ("--of", "/dev/null", "/dev/null is not a regular file"),
+        ("--of", ".", ". is not a regular file"),
+        ("--of", "EMPTY", "EMPTY: not of a check of the library"),
         ("--of", "LIST", "LIST is not a journal"),
         ("--of", "OTHER", "OTHER: not of a check of the library"),
     ],
@@ -106,6 +108,7 @@ def test_wrong_options_of_a_check(
     option: str, value: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("EMPTY").touch()
     Path("LIST").write_text("[]\n")
     Path("OTHER").write_text('{"what": "squares"}\n{"index": 0}\n')
     with pytest.raises(SystemExit) as ended:
@@ -115,8 +118,8 @@ def test_wrong_options_of_a_check(
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, capsys: Any) -> None:
-    assert main(["check", "--library", f"--of={tmp_path}"]) == 1
-    assert capsys.readouterr().err == f"{tmp_path}: Is a directory\n"
+    assert main(["check", "--library", f"--of={tmp_path}/none"]) == 1
+    assert capsys.readouterr().err == f"{tmp_path}/none: No such file or directory\n"
 
 
 def test_help_speaks_to_its_reader() -> None:

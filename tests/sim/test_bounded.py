@@ -7,7 +7,7 @@ import torch
 import graphene as gr
 from graphene.judge import formats
 from graphene.judge.bounded import Bounded, bounded, rounding_unit
-from graphene.judge.verdict import compare, expect, hold, judge_outputs
+from graphene.judge.verdict import compare, expect, hold, judge_outputs, unit_of
 from graphene.kernels import ReductionConfig, reduction_kernel
 
 RNG = np.random.default_rng(0)
@@ -209,6 +209,30 @@ def test_sums_in_fp16_lose_what_lies_below_its_smallest_number() -> None:
         assert (x + 1).e[0] >= 2.0**-11
         assert (x + x).e[0] == 0
     assert (x * (x + 1)).e[0] < 2.0**-40
+
+
+def test_products_of_subnormal_numbers_are_cut_as_those_of_normal_ones() -> None:
+    """Matrix instructions align them by the exponent of the smallest normal number; zeros add nothing."""
+    x, y = Bounded(np.array([[2.0**-20, 0.0]])), Bounded(np.full((2, 1), 1.5))
+    cut = [lambda: x @ y, lambda: np.einsum("ik,kj->ij", x, y), lambda: np.tensordot(x, y, 1)]
+    for product in cut:
+        fine = product().e.item()
+        with rounding_unit(2.0**-24, 2.0**-120, 2.0**-14):
+            assert product().e.item() == pytest.approx(64 * fine)
+            assert (x * 2**6 @ y).e.item() == pytest.approx(64 * fine)
+            assert (0 * x @ y).e.item() < 2.0**-100
+
+
+@pytest.mark.parametrize("dtype", [gr.fp16, gr.fp8e4m3, gr.bf16])
+def test_the_smallest_normal_number_is_that_of_the_types_that_are_multiplied(dtype: gr.DType) -> None:
+    with gr.Kernel("k", means=lambda x: x) as k:
+        x, y = gr.input("x", [1], dtype), gr.output("y", [1], dtype)
+        gr.blocks(1), gr.threads(1)
+        r = gr.alloc("r", [1], dtype, gr.RF)
+        gr.move(r, x)
+        gr.move(y, r)
+    least = {"fp16": 2.0**-14, "fp8e4m3": 2.0**-6}.get(dtype.name, 0.0)
+    assert unit_of(k, k.promise) == (2.0**-24, 2.0**-120, least)
 
 
 def test_what_is_read_of_infinite_parts_may_be_too_large_to_be_written() -> None:
