@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import planned_mistakes
 import pytest
 from further_mistakes import BUILD, MISTAKES
-from product_mistakes import Mistake, told
+from hopper_mistakes import BUILD as HOPPER_BUILD
+from hopper_mistakes import MISTAKES as HOPPER_MISTAKES
+from product_mistakes import BUILD as PRODUCT_BUILD
+from product_mistakes import MISTAKES as PRODUCT_MISTAKES
+from product_mistakes import Mistake, path_of, told
+
+import graphene as gr
+
+
+def test_every_line_that_a_mistake_changes_stands_once() -> None:
+    planted = [*MISTAKES, *HOPPER_MISTAKES, *PRODUCT_MISTAKES]
+    assert [str(m) for m in planted if path_of(m.file).read_text().count(m.before) != 1] == []
+
+
+@pytest.mark.parametrize("build", [BUILD, HOPPER_BUILD, PRODUCT_BUILD], ids=["further", "hopper", "product"])
+def test_every_kernel_that_gets_mistakes_is_built_without_them(build: dict[str, Any]) -> None:
+    for make in build.values():
+        assert make(gr.kernels)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("mistake", MISTAKES[1::38], ids=str)
