@@ -30,6 +30,7 @@ ADVICE = {
 PYTHON_ADVICE = {
     ("graphene/atoms.py", "ldmatrix.x4"): "how a name is written",
     ("graphene/declare.py", "mma.c"): "how an operand is written",
+    ("graphene/judge/runs.py", "tanh.approx"): "whose error the meaning must state, since no simulated result shows it",
     ("graphene/viz/agents.py", "cp.async.bulk"): "which line of the picture an event is on",
     ("graphene/viz/agents.py", "wgmma"): "which line of the picture an event is on",
 }
