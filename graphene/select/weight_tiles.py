@@ -75,7 +75,8 @@ def select_weights(
             for cluster in clusters:
                 us = estimated_us(plain, cluster, M, N, K, device)
                 if best is None or us < best[0]:
-                    best = us, replace(plain, cluster=cluster)
+                    whole = N % plain.rows == 0 and K % plain.depth == 0 and K > 0
+                    best = us, replace(plain, cluster=cluster, whole=whole)
             break
     return WeightsConfig(**common, tiles=1, warps=(1, 2), stages=2) if best is None else best[1]
 

@@ -283,6 +283,11 @@ def _() -> Case:
     return weights_case(c, 3, 32, 640)
 
 
+@case("weights_kernel, of whole tiles")
+def _() -> Case:
+    return weights_case(WeightsConfig(tiles=1, warps=(2, 1), stages=3, tokens=2, whole=True), 9, 64, 512)
+
+
 @case("weights_kernel, of fp8")
 def _() -> Case:
     return weights_case(WeightsConfig(bits=8, tiles=1, warps=(1, 2), stages=2), 3, 32, 256)

@@ -179,6 +179,9 @@ def test_configurations() -> None:
     assert (few.tokens, many.tokens) == (1, 8)
     assert many.cluster > 1
     assert select_weights(64, 4096, 4096, device=of_arch("sm_80")).cluster == 1
+    assert few.whole
+    assert not select_weights(1, 4096 + 16, 4096).whole
+    assert not select_weights(1, 4096, 4096 + 128).whole
 
 
 # Of an H200: tokens, rows, k, bits; the choice and its time in microseconds; the best one's time of those measured.

@@ -20,6 +20,7 @@ TOKENS = 8  # columns of the matrix instruction
 # What stands above an integer of few bits to make a floating-point number of it, and that number.
 ABOVE = {"fp16": 0x6400, "bf16": 0x4300}
 COPY = "cp.async.cg.16"
+MOST = 2**31 - 1  # tokens, or elements of a line: coordinates have 32 bits
 LOAD = "ld.global.nc.no_allocate.v4.b32"  # four words of a lane, past the multiprocessor's cache: they are read once
 
 
@@ -33,7 +34,8 @@ class WeightsConfig:
     `warps`: those that divide a block's rows, and those that divide k of a stage. `stages` of 128 k for each of the
     latter. `cluster`: blocks that divide k and add their sums up (above 1: sm_90). `ahead`: stages whose weights are on
     their way to a warp's registers; with 0 weights go through shared memory, as activations and scales always do.
-    Raises VerifyError KERNEL_ARGUMENT.
+    `whole`: N is a multiple of a block's rows, and K of a stage's depth, which spares conditions. Raises VerifyError
+    KERNEL_ARGUMENT.
     """
 
     dtype: gr.DType = gr.fp16
@@ -47,13 +49,14 @@ class WeightsConfig:
     stages: int = 3
     cluster: int = 1
     ahead: int = 0
+    whole: bool = False
 
     def __post_init__(self) -> None:
         n = "WeightsConfig"
         element(n, "dtype", self.dtype, tuple(ABOVE))
         choice(n, "bits", self.bits, (4, 8))
         choice(n, "group", self.group, (128, 64, 32))
-        flags(n, "zeros, bias", (self.zeros, self.bias), 2)
+        flags(n, "zeros, bias, whole", (self.zeros, self.bias, self.whole), 3)
         size(n, "tokens", self.tokens, most=16)
         size(n, "tiles", self.tiles, most=8)
         for i, value in enumerate(self.warps):
@@ -152,6 +155,7 @@ class _Weights:
     def __init__(self, c: WeightsConfig) -> None:
         self.c = c
         self.type = str(c.dtype)
+        self.multiple = c.depth if c.whole else max(c.group, CHUNK)  # of which K is one
 
     def means(self) -> Any:
         """The kernel's meaning."""
@@ -176,7 +180,7 @@ class _Weights:
             if c.zeros:
                 args["zero"][...] &= 127
 
-        multiple, whole = max(c.group, CHUNK), c.depth * c.cluster
+        multiple, whole = self.multiple, c.depth * c.cluster
         depths = (multiple, c.depth + multiple, whole * c.stages + multiple)  # blocks have no stage, one, or all
         return {"means": product, "arguments": gr.Arguments(prepare, values={"K": depths})}
 
@@ -190,9 +194,9 @@ class _Weights:
 
     def declare(self) -> None:
         """Declares arguments, blocks and threads, and finds what a block computes."""
-        c, multiple = self.c, max(self.c.group, CHUNK)
-        M, N = gr.sym("M"), gr.sym("N", multiple_of=PACKED_ROWS)
-        K = gr.sym("K", multiple_of=multiple, min=multiple)
+        c = self.c
+        M, N = gr.sym("M", max=MOST), gr.sym("N", multiple_of=c.rows if c.whole else PACKED_ROWS, max=MOST)
+        K = gr.sym("K", multiple_of=self.multiple, min=self.multiple, max=MOST)
         line, line_y, line_s = (
             gr.sym("line_x", multiple_of=8),
             gr.sym("line_y", multiple_of=8),
