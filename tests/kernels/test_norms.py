@@ -224,6 +224,21 @@ def test_softmax_of_columns(B, M, N, rng):
         assert kernel.compile("sm_80").spill_bytes == kernel.compile("sm_90a").spill_bytes == 0
 
 
+def test_softmax_of_long_rows_that_are_not_finite():
+    """Threads that have seen nothing but -inf in a part, or in all of them, have a sum of 0."""
+    tile = RowTile(1200, 32, 1, 4, "memory")
+    x = np.full((5, 1200), -np.inf, np.float32)
+    x[0, 1000:] = 1.0
+    x[1, :8] = 300.0
+    x[2, 700] = np.nan
+    x[3, 5] = np.inf
+    y = np.zeros_like(x)
+    softmax_kernel(SoftmaxConfig(tile, gr.fp32)).simulate(x, y)
+    np.testing.assert_allclose(y[0], [0] * 1000 + [1 / 200] * 200, rtol=1e-5)
+    np.testing.assert_allclose(y[1], [1 / 8] * 8 + [0] * 1192, rtol=1e-5)
+    assert np.isnan(y[2:]).all()
+
+
 def test_softmax_of_columns_that_are_not_finite():
     inf = np.inf
     x = np.array([[1, -inf, inf, np.nan, -inf, 6e4], [-inf, -inf, 1, 2, 3, -6e4], [2, -inf, 3, 4, -inf, 0]], np.float32)

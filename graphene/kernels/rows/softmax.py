@@ -1,4 +1,4 @@
-"""Softmax and its logarithm: over rows, read once if a row fits on the chip, and over columns, read twice."""
+"""Softmax and its logarithm: over rows, read once if a row fits on the chip, else twice; over columns, read twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphene.kernels.rows.tile import RowTile
 from graphene.promise import compensated
 
 if TYPE_CHECKING:
-    from graphene.kernels.rows.block import Part
+    from graphene.kernels.rows.block import Kept, Part
 
 PART = 8  # powers of a column that a thread adds one by one
 
@@ -97,12 +97,48 @@ def _of_rows(name: str, config: SoftmaxConfig, log: bool) -> gr.Kernel:
         def power(part: Part) -> Any:  # x * log2(e) - max * log2(e) would round products of large numbers
             return gr.exp2((part.take(x) - most) * math.log2(math.e), ftz=True)
 
-        most[:] = rows.reduce("max", lambda part: part.inside(part.take(x), -gr.inf))
         finish = gr.log if log else gr.rcp
-        rest[:] = finish(rows.reduce("add", lambda part: part.inside(power(part))))
+        if tile.keep == "memory":  # reads a row twice, not three times
+            rest[:] = finish(_online(rows, x, most))
+        else:
+            most[:] = rows.reduce("max", lambda part: part.inside(part.take(x), -gr.inf))
+            rest[:] = finish(rows.reduce("add", lambda part: part.inside(power(part))))
         for part in rows.parts():
             part.store(Y, part.take(x) - most - rest if log else power(part) * rest)
     return kernel
+
+
+def _power(distance: Any) -> Any:
+    return gr.exp2(distance * math.log2(math.e), ftz=True)
+
+
+def _finite(m: gr.Tensor) -> Any:
+    """The maximum, or 0 where there is nothing but -inf so far."""
+    return gr.where(m == -gr.inf, 0, m)
+
+
+def _online(rows: Rows, x: Kept, most: gr.Tensor) -> gr.Tensor:
+    """The sum of exp(x - most) of each row, in one pass, which also writes its maximum to `most`.
+
+    Each thread keeps the maximum of what it has seen and the sum of powers relative to it (online softmax).
+    """
+    seen, more, base, lanes = (rows.v.reduced(1, n, lanes=True) for n in ("seen", "more", "base", "lanes"))
+    total = rows.per_row("total")
+    gr.init(seen, -gr.inf)
+    gr.init(lanes, 0)
+    for part in rows.parts():
+        part.v[:] = part.inside(part.take(x), outside=-gr.inf)
+        more[:] = seen
+        gr.reduce("max", more, part.v, axis=1, accumulate=True)
+        base[:] = _finite(more)
+        lanes[:] = lanes * _power(seen - base)
+        for e, v in rows.values(part):
+            lanes.values[e][...] = lanes.values[e] + _power(v - base.values[e])
+        seen[:] = more
+    gr.reduce("max", most, seen, axis=1)
+    lanes.values[0][...] = lanes.values[0] * _power(seen.values[0] - _finite(most.values[0]))  # a block has one row
+    gr.reduce("add", total, lanes, axis=1)
+    return total
 
 
 @dataclass(frozen=True)
@@ -169,12 +205,6 @@ def _of_columns(name: str, config: SoftmaxColumnsConfig, log: bool) -> gr.Kernel
         load, store = access("ld.global.nc", align[0]), access("st.global", align[1])
         row, _ = v.coords()
 
-        def finite(m: gr.Tensor) -> Any:  # 0 for columns with nothing but -inf so far
-            return gr.where(m == -gr.inf, 0, m)
-
-        def power(distance: Any) -> Any:
-            return gr.exp2(distance * math.log2(math.e), ftz=True)
-
         gr.init(most, -gr.inf)
         gr.init(total, 0)
         gr.init(excess, 0)
@@ -187,20 +217,20 @@ def _of_columns(name: str, config: SoftmaxColumnsConfig, log: bool) -> gr.Kernel
                 gr.move(x, parts[p], atom=load)
                 v[:] = gr.where(p * c.rows + row < M, x, -gr.inf)
                 more[:] = gr.max(most, v)
-                part[:] = gr.fma(part, power(most - finite(more)), power(v - finite(more)))
+                part[:] = gr.fma(part, _power(most - _finite(more)), _power(v - _finite(more)))
                 most[:] = more
-            more[:] = power(before - finite(most))
+            more[:] = _power(before - _finite(most))
             total[:] = total * more
             part[:] = part - excess * more
             added[:] = total + part
             excess[:] = (added - total) - part  # by what rounding made the sum larger (Kahan)
             total[:] = added
         gr.reduce("max", column_most, most, axis=0)
-        total[:] = total * power(most - column_most)
+        total[:] = total * _power(most - column_most)
         gr.reduce("add", column_total, total, axis=0)
         rest[:] = gr.log(column_total) if log else gr.rcp(column_total)
         for p in gr.loop("p", steps, unroll=4):
             gr.move(x, parts[p], atom=load)
-            y[:] = x - column_most - rest if log else power(x - column_most) * rest
+            y[:] = x - column_most - rest if log else _power(x - column_most) * rest
             gr.move(results[p], y, atom=store)
     return kernel
