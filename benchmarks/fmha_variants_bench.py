@@ -94,7 +94,9 @@ def persistent(what: Attention) -> Variants:
 
 def of_packed() -> Variants:
     what = Attention(HEAD, varlen=True, alike=True)
-    return {**small_blocks(what), "mma.sync": ForwardConfig(what, 64, 64, 4, q_in_registers=False)}
+    made = small_blocks(what)
+    made |= {f"{n}, ordered": replace(c, longest_first=True) for n, c in made.items() if c.BN <= 80 and not c.copier}
+    return {**made, "mma.sync": ForwardConfig(what, 64, 64, 4, q_in_registers=False)}
 
 
 def of_padded() -> Variants:

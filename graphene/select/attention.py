@@ -27,12 +27,14 @@ IN_STEP = 1.03  # time of a tile where blocks share the keys of a head, to that 
 FEW_STEPS = 16  # up to which consumers of dK take no turns (heads of 64), and blocks of dQ have several tiles
 ONE_TILE = 64  # keys of a step of small blocks
 WIDER = 80  # the same where registers still leave room for four blocks: heads of up to 64, no gradient
+NARROWER = 48  # of packed sequences, whose last tiles are then less empty; five blocks have room
 LONG_MASKS = 1024  # keys from which on a forward pass for a gradient takes masks of keys by wgmma, heads of up to 64
 
 # Of forward passes by wgmma, in ns, fitted to 11 sizes with heads of 64 on an H200, most of them within 6%.
 PERSISTENT_NS = {2: (690.0, 9.11), 3: (920.0, 11.62)}  # by consumers: of a tile of queries, and of a key more
 UNEVEN_NS = (350.0, 4.23)  # of 64 queries, and of a key more
 SMALL_NS = {
+    48: (200.0, 4.86),
     64: (250.0, 4.63),
     80: (250.0, 4.38),
 }  # by keys of a step: the share of 64 queries of a multiprocessor's time
@@ -98,7 +100,7 @@ def select_forward_sm90(
     one = ForwardSm90(what, BN, 1, 2, 1, False, lse=lse, training=training, persistent=False, copier=False)
     small = [one] if heads * tiles <= MOST_TILES else []
     if depth <= 64 and not (training or what.prescaled or what.mask is not None):
-        small += [replace(one, BN=WIDER) for _ in small]
+        small += [replace(one, BN=n) for n in (WIDER, NARROWER)[: 1 + what.varlen] for _ in small]
 
     def time_ns(c: ForwardSm90) -> float:
         return _sm90_time_ns(c, batch, heads, sq, sk, device)
@@ -134,8 +136,9 @@ def _sm90_time_ns(c: ForwardSm90, batch: int, heads: int, sq: int, sk: int, devi
     """
     a, sms = c.what, device.sm_count
     if a.varlen:
-        keys = sk / max(batch, 1) + c.BN / 2  # a sequence's last tile is half full
-        tiles = batch * heads * (keys + 32) / 64
+        keys, tiles = (sk / max(batch, 1) + n / 2 for n in (c.BN, 64))  # a sequence's last tile is half full
+        tiles *= batch * heads / 64
+        batch, sq = 1, sk
     else:
         keys, tiles = -(-sk // c.BN) * c.BN, batch * heads * -(-sq // c.BM)
     if a.right and not a.varlen:  # the mean of the least and the most keys that rows see

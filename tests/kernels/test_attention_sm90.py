@@ -122,6 +122,7 @@ def test_packed_sequences(what: Attention, ends: tuple[list[int], list[int]]) ->
     for c in (
         replace(ONE, what=what, BN=32, consumers=2, lse=True),
         replace(ONE, what=what, BN=32, lse=True, copier=False),
+        replace(ONE, what=what, BN=32, lse=True, copier=False, longest_first=True),
     ):
         kernel = attention_forward_sm90(c)
         kernel(*given.values(), *starts, *got.values(), *numbers.values(), int(np.diff(starts[0]).max()))
@@ -140,10 +141,31 @@ def test_many_packed_sequences_of_different_lengths(count: int) -> None:
     starts = np.array([2, *(2 + lengths.cumsum())], np.int32)
     q, k, v = (rng.standard_normal((starts[-1] + 1, 1, 16)).astype(np.float16) for _ in range(3))
     want = reference.forward(what, False, Q=q, K=k, V=v, starts_q=starts, starts_k=starts, scale_log2=0.3)["O"]
-    got = np.full_like(q, np.nan)
-    kernel = attention_forward_sm90(replace(ONE, what=what, BN=32, copier=False))
-    kernel(q, k, v, starts, starts, got, 0.3, int(lengths.max()))
-    np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-3)
+    made = []
+    for longest_first in (False, True):
+        made.append(np.full_like(q, np.nan))
+        kernel = attention_forward_sm90(replace(ONE, what=what, BN=32, copier=False, longest_first=longest_first))
+        kernel(q, k, v, starts, starts, made[-1], 0.3, int(lengths.max()))
+        np.testing.assert_allclose(made[-1], want, rtol=2e-3, atol=2e-3)
+    assert np.array_equal(*made)  # whichever block has a tile
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_blocks_take_the_longest_packed_sequences_first(right: bool) -> None:
+    """In falling order of 64 keys; the last of causal rows first. Blocks that find no tile are the last ones."""
+    queries, keys = np.array([70, 0, 3, 130, 1]), np.array([20, 90, 40, 100, 40])
+    starts = [np.array([0, *x.cumsum()], np.int32) for x in (queries, keys)]
+    q, k, v = (np.ones((n, 1, 16), np.float16) for n in (queries.sum(), keys.sum(), keys.sum()))
+    c = replace(ONE, what=Attention(16, varlen=True, right=right), BN=16, copier=False, longest_first=True)
+    given = q, k, v, *starts, np.full_like(q, np.nan), 0.3, *[3] * right, 130
+    found: dict[int, dict[str, Any]] = {}
+    for wrote in attention_forward_sm90(c).watch("found", *given):
+        found.setdefault(wrote.block, {})[wrote.place] = wrote.value
+    tiles = [(x["found[0]"], x["found[1]"]) for _, x in sorted(found.items())]
+    in_order = [[(3, 0), (3, 1), (3, 2)], [(0, 0), (0, 1)], [(2, 0)], [(4, 0)]]
+    want = [tile for sequence in in_order for tile in (sequence[::-1] if right else sequence)]
+    assert tiles[: len(want)] == want
+    assert all(m * 64 > queries.max() for _, m in tiles[len(want) :])
 
 
 def test_scores_of_any_size() -> None:
@@ -173,6 +195,8 @@ def test_refusals() -> None:
         ForwardSm90(Attention(64, varlen=True))
     with pytest.raises(VerifyError, match="training does not fit"):
         ForwardSm90(Attention(64), training=True)
+    with pytest.raises(VerifyError, match="have no order"):
+        replace(ONE, longest_first=True)
     with pytest.raises(VerifyError, match="need a producer"):
         ForwardSm90(Attention(64), copier=False)
 
@@ -187,6 +211,19 @@ def test_refusals() -> None:
         ForwardSm90(Attention(64, right=True), 80, 1, 2, 1, False, lse=True, persistent=False, copier=False),
         ForwardSm90(Attention(64, varlen=True), 64, 1, 2, 1, False, persistent=False, copier=False),
         ForwardSm90(Attention(64, varlen=True), 64, 2, 3, 1, False, persistent=False, copier=False),
+        ForwardSm90(Attention(64, varlen=True), 48, 1, 2, 1, False, persistent=False, copier=False, longest_first=True),
+        ForwardSm90(
+            Attention(64, varlen=True, right=True, left=True),
+            64,
+            1,
+            2,
+            1,
+            False,
+            lse=True,
+            persistent=False,
+            copier=False,
+            longest_first=True,
+        ),
     ],
     ids=[
         "three consumers",
@@ -196,6 +233,8 @@ def test_refusals() -> None:
         "80 keys",
         "no copier",
         "two without a copier",
+        "48 keys, longest first",
+        "a window, longest first",
     ],
 )
 def test_it_compiles_without_spills(c: ForwardSm90) -> None:
@@ -244,7 +283,7 @@ def test_which_problems_take_small_blocks() -> None:
         c = select_forward_sm90(padded, *sizes)
         assert c is not None
         assert (c.consumers, c.BN, c.persistent, c.copier) == (1, 64, False, False)
-    for batch, total, keys in ((32, 32 * 207, 64), (8, 8 * 2000, 80)):  # of short sequences and of long ones
+    for batch, total, keys in ((32, 32 * 207, 48), (8, 8 * 2000, 80)):  # of short sequences and of long ones
         c = select_forward_sm90(replace(plain, varlen=True), batch, 16, 4096, total)
         assert c is not None
         assert (c.BN, c.persistent) == (keys, False)

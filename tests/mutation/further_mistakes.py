@@ -136,6 +136,8 @@ BUILD |= {
                           apart=False, lazy=False, lse=True, training=True),
     "f90 packed": _forward(16, {"right": True, "varlen": True}, BN=16, consumers=2, stages=2, queries=1, lse=True,
                            persistent=False, copier=False),
+    "f90 order": _forward(16, {"right": True, "varlen": True, "group": 2}, BN=16, consumers=1, stages=2, queries=1,
+                          lse=True, persistent=False, copier=False, longest_first=True),
     "f90 plain": _forward(32, {}, BN=32, consumers=2, stages=2),
     "f90 rest": lambda k: _forward(16, {"bias": k.Extra(gr.fp16)}, BN=16, consumers=1, stages=2, queries=1, lse=True,
                                    training=True)(k),

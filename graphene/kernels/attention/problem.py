@@ -144,7 +144,7 @@ class SequenceView:
         if starts:
             (q, q_end), (k, k_end) = ([gr.index(s[b + i], 0, 2**31 - 1) for i in (0, 1)] for s in starts)
             self.sq, self.sk = gr.max(q_end - q, 0), gr.max(k_end - k, 0)
-            self.q_start, self.k_start, self.ends = q, k, (q_end, k_end)
+            self.q_start, self.k_start = q, k
             self.args, self.starts = args, starts
 
     def queries(self, t: gr.Tensor, head: Any) -> gr.Tensor:
@@ -159,17 +159,20 @@ class SequenceView:
         """(sq,) of a tensor with a number for each query, such as the LSE."""
         return t[head, :].window(self.q_start, self.sq) if self.varlen else t[self.b, head, :]
 
-    def fill_rest(self, of_keys: bool, rows: list[gr.Tensor], share: tuple[Any, Any], threads: gr.ThreadTensor) -> None:
+    def fill_rest(
+        self, of_keys: bool, rows: list[gr.Tensor], share: tuple[Any, Any], threads: gr.ThreadTensor, due: Any = None
+    ) -> None:
         """Writes zeros (-inf to a row of the LSE) to the rows before the first sequence and after the last.
 
         `rows`: (total, D) of a head, or (total,) of the LSE. The blocks of the last sequence divide this work among
-        them; `share`: this block's number among them, counted from 0, and how many there are.
+        them, or those for which `due` holds; `share`: this block's number among them, counted from 0, and how many
+        there are.
         """
         (t,), count, (at, blocks) = threads.indices(), threads.size, share
-        step = gr.max(blocks, 1) * count
-        with gr.if_(self.b == self.args.batch - 1):
-            first = gr.index(self.starts[of_keys][0], 0, 2**31 - 1)
-            inside = gr.max(self.ends[of_keys] - first, 0)
+        step, batch = gr.max(blocks, 1) * count, self.args.batch
+        with gr.if_(self.b == batch - 1 if due is None else due):
+            first, end = (gr.index(self.starts[of_keys][i], 0, 2**31 - 1) for i in (0, batch))
+            inside = gr.max(end - first, 0)
             rest = (self.args.sk if of_keys else self.args.sq) - inside
             for n, view in enumerate(rows):
                 lse = len(view.shape) == 1

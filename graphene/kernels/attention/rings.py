@@ -13,7 +13,7 @@ from graphene.kernels.tma import MOST_TILES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from graphene.kernels.attention.problem import Attention
+    from graphene.kernels.attention.problem import Attention, AttentionArguments
 
 __all__ = [
     "Notes",
@@ -277,12 +277,14 @@ class PackedTiles:
 
     Before sequence b, which begins at row starts[b], come at most starts[b] // each + b tiles, since each sequence has
     at most one that is not full. So its first tile has that number, and the blocks need not know the longest sequence.
-    `rows`: of all sequences, `heads`, `batch`: how many there are.
+    `starts`: of queries, and of keys, of the kernel with `args`. `by_work`: of each 32 sequences, those with the most
+    keys come first; of causal rows, then a sequence's last ones.
     """
 
-    def __init__(self, starts: gr.Tensor, rows: Any, each: int, heads: Any, batch: Any) -> None:
-        self.starts, self.each, self.heads, self.batch = starts, each, heads, batch
-        self.slots = rows // each + batch  # of a head
+    def __init__(self, args: AttentionArguments, starts: list[gr.Tensor], each: int, by_work: bool) -> None:
+        self.all_starts, self.each, self.heads, self.batch = starts, each, args.heads, args.batch
+        self.by_work, self.causal = by_work, args.a.right
+        self.slots = args.sq // each + self.batch  # of a head
 
     def blocks(self) -> None:
         """Declares them: the heads of a tile side by side, whose rows lie side by side, too."""
@@ -290,7 +292,7 @@ class PackedTiles:
 
     def first(self, b: Any) -> Any:
         """The number of the first tile of a sequence."""
-        return gr.index(self.starts[b], 0, 2**31 - 1) // self.each + b
+        return gr.index(self.all_starts[0][b], 0, 2**31 - 1) // self.each + b
 
     def find(self, threads: gr.ThreadTensor) -> None:
         """Finds this block's sequence; the other threads know it behind the next barrier.
@@ -314,8 +316,11 @@ class PackedTiles:
                 before.set(gr.min(before.value + gr.max(found.value - 1, 0) * step, MOST_BLOCKS_YZ))
 
             with gr.if_(self.batch > LANES):
-                for step in (LANES * LANES * 2, LANES * 2, 2):
+                for step in (LANES * LANES * 2, LANES * 2, LANES if self.by_work else 2):
                     look(step)
+            if self.by_work:
+                self.rank(before.value, warp, lane)
+                return
             look(1)
             held = gr.alloc("held", [], gr.i32, gr.RF)
             with gr.if_(lane == 0):
@@ -323,15 +328,55 @@ class PackedTiles:
                     held[:] = number.value
                     gr.move(self.found[i], held)
 
-    def place(self) -> tuple[Any, Any, Any, tuple[Any, Any]]:
-        """A block's tile of rows of a sequence, the head and the sequence; and which of the blocks from the last
-        sequence's first one it is, and how many those are. A block before the first sequence's ends here.
+    def rank(self, before: Any, warp: gr.ThreadTensor, lane: Any) -> None:
+        """Finds this block's sequence and tile among the 32 sequences from `before` on, those with more keys first.
+
+        A lane counts the tiles that come before its own sequence's. If the block's tile is one of its own, it says so.
         """
-        gr.exit_if(gr.index(self.found[1], 0, LANES) == 0)
+        most, none = LANES * MOST, MOST // self.each + 1
+        work, tiles, other_work, other_tiles, ahead = (
+            gr.alloc(n, [], gr.i32, gr.RF) for n in ("work", "tiles", "other_work", "other_tiles", "ahead")
+        )
+        there, b = before + lane < self.batch, gr.min(before + lane, self.batch - 1)
+        ends = ([gr.index(t[b + i], 0, 2**31 - 1) for i in (0, 1)] for t in self.all_starts)
+        rows, keys = (gr.max(end - start, 0) for start, end in ends)
+        work[:] = gr.min(gr.ceil_div(keys, 64), MOST // 64) * LANES + (LANES - 1 - lane)  # no two have the same
+        tiles[:] = gr.min(gr.ceil_div(rows, self.each), MOST) * there
+        gr.init(ahead, 0)
+        for i in range(LANES):
+            gr.shfl(other_work, work, "idx", i, on=warp)
+            gr.shfl(other_tiles, tiles, "idx", i, on=warp)
+            ahead[:] = ahead + gr.where(other_work > work, other_tiles, 0)
+        at = gr.scalar("at", self.slot - self.first(gr.min(before, self.batch - 1)) - gr.index(ahead, 0, most),
+                       min=-(2**31), max=MOST_TILES).value  # fmt: skip
+        count = gr.index(tiles, 0, MOST)
+        mine = gr.logical_and(at >= 0, at < count)
+        nobody = gr.index(gr.popc(gr.ballot(mine, on=warp)), 0, LANES) == 0
+        for says, sequence, m in (
+            (mine, b, count - 1 - at if self.causal else at),
+            (gr.logical_and(nobody, lane == 0), 0, none),
+        ):
+            with gr.if_(says):
+                for i, number in enumerate((sequence, m)):
+                    work[:] = number
+                    gr.move(self.found[i], work)
+
+    def place(self) -> tuple[Any, Any, Any]:
+        """A block's tile of rows of a sequence, the head and the sequence. A tile behind all rows is none.
+
+        By work, a block without a tile has the first sequence; else one that comes before the first sequence's ends.
+        """
         b, most = gr.index(self.found[0], 0, MOST_BLOCKS_YZ), MOST // self.each + 1
+        if self.by_work:
+            return gr.scalar("m", gr.index(self.found[1], 0, most), max=most).value, self.h, b
+        gr.exit_if(gr.index(self.found[1], 0, LANES) == 0)
         m = gr.scalar("m", gr.max(gr.min(self.slot - self.first(b), most), 0), max=most).value
+        return m, self.h, b
+
+    def of_last(self) -> tuple[Any, tuple[Any, Any]]:
+        """Whether this block's number is one of the last sequence's; which one it is, and how many those are."""
         first = self.first(gr.max(self.batch, 1) - 1)
-        return m, self.h, b, (gr.max(self.slot - first, 0), gr.max(self.slots - first, 1))
+        return self.slot >= first, (gr.max(self.slot - first, 0), gr.max(self.slots - first, 1))
 
 
 class Notes:

@@ -106,8 +106,8 @@ class _Hopper:
             self.order: Order = UnevenOrder(args.sq, c.consumers, args.heads, args.batch)
         else:
             self.order = Order(self.longest, c.BM, args.heads, args.batch, together, c.persistent)
-        if a.varlen:
-            self.packed = PackedTiles(self.starts[0], args.sq, c.BM, args.heads, args.batch)
+        if self.starts:
+            self.packed = PackedTiles(self.starts, args.sq, c.BM, args.heads, args.batch, c.longest_first, a.right)
             self.packed.blocks()
         else:
             self.order.blocks()
@@ -158,9 +158,9 @@ class _Hopper:
         """Chooses the only tile of this block."""
         self.window()
         if self.starts:
-            m, h, b, share = self.packed.place()
-            place = self.sequence(b)
-            place.fill_rest(False, self.rows_around(h), share, threads)
+            m, h, b = self.packed.place()
+            place, (due, share) = self.sequence(b), self.packed.of_last()
+            place.fill_rest(False, self.rows_around(h), share, threads, due)
             gr.exit_if(m * self.c.BM >= place.sq)
         else:
             ((_, m, h, b),) = self.order.places("tile")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from graphene import _core
 from graphene.kernels.arguments import flags, instance, size
@@ -23,7 +23,8 @@ class ForwardSm90:
     and several such blocks share a multiprocessor. `copier`: False leaves the copies of such a block to a thread of its
     first consumer, so that more blocks have registers. `uneven`: tiles have the queries of all consumers or of all but
     one, as blocks have equal work; all rows see the same keys. `q_in_registers`: narrow products read half as much of
-    shared memory. Raises VerifyError KERNEL_ARGUMENT.
+    shared memory. `longest_first`: blocks take packed sequences in falling order of their keys, so that those which
+    start last have the least to do. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     what: Attention
@@ -40,11 +41,13 @@ class ForwardSm90:
     uneven: bool = False
     q_in_registers: bool = False
     copier: bool = True
+    longest_first: bool = False
 
     def __post_init__(self) -> None:
         instance("ForwardSm90", "what", self.what, Attention)
-        for name in ("apart", "turns", "lazy", "lse", "training", "persistent", "uneven", "q_in_registers", "copier"):
-            flags("ForwardSm90", name, (getattr(self, name),), 1)
+        for f in fields(self):
+            if isinstance(f.default, bool):
+                flags("ForwardSm90", f.name, (getattr(self, f.name),), 1)
         size("ForwardSm90", "BN", self.BN, multiple_of=16, most=256)
         size("ForwardSm90", "consumers", self.consumers, most=3)
         size("ForwardSm90", "stages", self.stages, least=2)
@@ -56,6 +59,9 @@ class ForwardSm90:
         if a.varlen and self.persistent:
             got = ["want: persistent=False", "got: persistent=True"]
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: each tile of packed sequences has a block of its own", got)
+        if self.longest_first and not a.varlen:
+            got = ["want: packed sequences, or longest_first=False", "got: longest_first=True"]
+            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: sequences that all have the same length have no order", got)
         if not self.persistent and self.queries > 1:
             got = ["want: queries=1, or persistent=True", f"got: queries={self.queries}"]
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: a block of one tile has one tile of queries", got)
