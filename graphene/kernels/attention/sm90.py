@@ -107,7 +107,7 @@ class _Hopper:
         else:
             self.order = Order(self.longest, c.BM, args.heads, args.batch, together, c.persistent)
         if self.starts:
-            self.packed = PackedTiles(self.starts, args.sq, c.BM, args.heads, args.batch, c.longest_first, a.right)
+            self.packed = PackedTiles(args, self.starts, c.BM, c.longest_first)
             self.packed.blocks()
         else:
             self.order.blocks()
