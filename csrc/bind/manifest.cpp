@@ -32,10 +32,14 @@ std::vector<rt::Dim> modes_as_dims(const Layout& l) {
   return out;
 }
 
-// Elements of 4 bits are passed as an array of bytes, two to a byte, half as many along the mode of stride 1.
+// Elements of 4 bits are passed as an array of bytes, two to a byte, half as many along the mode of stride 1. A mode of
+// one element may have that stride, too: it is no line, and keeps its one element.
 void count_bytes(std::vector<rt::Dim>& dims) {
-  for (rt::Dim& d : dims)
-    (d.stride.is_const(1) ? d.extent : d.stride) = sym::floor_div(d.stride.is_const(1) ? d.extent : d.stride, 2);
+  for (rt::Dim& d : dims) {
+    if (d.extent.is_const(1)) continue;
+    Expr& halved = d.stride.is_const(1) ? d.extent : d.stride;
+    halved = sym::floor_div(halved, 2);
+  }
 }
 
 bool same(const std::vector<rt::Dim>& a, const std::vector<rt::Dim>& b) {
@@ -55,6 +59,7 @@ rt::ArgSpec tensor_arg(const ir::Buffer& b) {
   a.flat = leaves_of(b.layout);
   if (same(a.dims, a.flat)) a.flat.clear();
   if (ir::is_packed(b.dtype)) {
+    a.packed = ir::name(b.dtype);
     count_bytes(a.dims);
     count_bytes(a.flat);
   }

@@ -121,6 +121,22 @@ class Binder {
     return t.spec->access == Access::Read ? "" : ", and copy the result back into " + t.name;
   }
 
+  // What the caller of a tensor whose elements share bytes should know of its shape.
+  static void add_packing(const Tensor& t, std::vector<std::string>& details) {
+    if (!t.spec->packed.empty())
+      details.push_back("a byte holds two elements of " + t.spec->packed +
+                        ": bytes are counted along the mode of stride 1");
+  }
+
+  static std::string packing_fix(const Tensor& t) {
+    return "pack two elements of " + t.spec->packed +
+           " into each byte, the first one in its low bits, and pass the array of bytes" + and_back(t);
+  }
+
+  static std::string shape_fix(const Tensor& t) {
+    return t.spec->packed.empty() ? "pass a tensor of the declared shape" : packing_fix(t);
+  }
+
   // An array of NumPy's kind, and not a torch tensor.
   static bool array(const TensorArg& v) { return v.raw_bits; }
 
@@ -133,7 +149,9 @@ class Binder {
     const bool truth = v.code == 6 && v.bits == 8 && want.code == 1 && want.bits == 8 && t.spec->access == Access::Read;
     if (!(v.code == want.code && v.bits == want.bits && v.lanes == 1) && !as_bits && !truth)
       problem(Code::LAUNCH_DTYPE, "argument '" + t.name + "' has the wrong dtype",
-              {"want: " + want.name, "got:  " + dtype_text(v.code, v.bits, v.lanes)}, dtype_fix(t));
+              {"want: " + want.name + (t.spec->packed.empty() ? "" : ", two elements of " + t.spec->packed + " a byte"),
+               "got:  " + dtype_text(v.code, v.bits, v.lanes)},
+              dtype_fix(t));
     const bool scalar = t.spec->dims.empty() && t.spec->flat.empty();  // else an empty list is a form that is not there
     for (const auto* form : {&t.spec->dims, &t.spec->flat})
       if (static_cast<int>(form->size()) == v.ndim && t.dims == nullptr && (!form->empty() || scalar)) t.dims = form;
@@ -142,9 +160,11 @@ class Binder {
       std::string want_ranks = std::to_string(t.spec->dims.empty() ? t.spec->flat.size() : t.spec->dims.size());
       if (!t.spec->dims.empty() && !t.spec->flat.empty() && t.spec->flat.size() != t.spec->dims.size())
         want_ranks += " or " + std::to_string(t.spec->flat.size());
-      problem(Code::LAUNCH_SHAPE, "argument '" + t.name + "' has the wrong rank",
-              {"want: rank " + want_ranks + ", shape " + shape_text(t.spec->dims.empty() ? t.spec->flat : t.spec->dims),
-               "got:  rank " + std::to_string(v.ndim) + ", shape " + join(v.shape, v.ndim)},
+      std::vector<std::string> details = {
+          "want: rank " + want_ranks + ", shape " + shape_text(t.spec->dims.empty() ? t.spec->flat : t.spec->dims),
+          "got:  rank " + std::to_string(v.ndim) + ", shape " + join(v.shape, v.ndim)};
+      add_packing(t, details);
+      problem(Code::LAUNCH_SHAPE, "argument '" + t.name + "' has the wrong rank", std::move(details),
               "reshape it; a hierarchical layout takes one dimension for each of its leaves");
     }
     if (v.numel() > 0 && v.data == nullptr)
@@ -214,8 +234,9 @@ class Binder {
     if (__builtin_sub_overflow(got, l->constant, &rest) || rest % l->coefficient != 0) return;
     std::int64_t value = 0;
     if (__builtin_mul_overflow(rest / l->coefficient, l->divisor, &value)) return;
-    values_[l->var->name] = {
-        value, (stride ? "stride of dimension " : "dimension ") + std::to_string(d) + " of '" + t.name + "'"};
+    values_[l->var->name] = {value, (stride ? "stride of dimension " : "dimension ") + std::to_string(d) + " of '" +
+                                        t.name + "'" +
+                                        (l->divisor == 1 ? "" : ", two elements of " + t.spec->packed + " a byte")};
   }
 
   [[nodiscard]] const SymbolSpec* spec_of(const std::string& name) const {
@@ -258,10 +279,11 @@ class Binder {
         const auto l = linear((*t.dims)[static_cast<std::size_t>(d)].extent);
         if (!l || l->var->name != s.name) continue;
         t.failed = true;
-        problem(Code::LAUNCH_SHAPE, "argument '" + t.name + "' has the wrong shape",
-                {"want: " + shape_text(*t.dims), "got:  " + join(t.value->shape, t.value->ndim),
-                 "no integer " + s.name + " gives dimension " + std::to_string(d)},
-                "pass a tensor of the declared shape");
+        std::vector<std::string> details = {"want: " + shape_text(*t.dims),
+                                            "got:  " + join(t.value->shape, t.value->ndim),
+                                            "no integer " + s.name + " gives dimension " + std::to_string(d)};
+        add_packing(t, details);
+        problem(Code::LAUNCH_SHAPE, "argument '" + t.name + "' has the wrong shape", std::move(details), shape_fix(t));
         return;
       }
     }
@@ -327,8 +349,8 @@ class Binder {
     std::vector<std::string> details = {"want: " + with_values(*t.dims, &Dim::extent),
                                         "got:  " + join(t.value->shape, t.value->ndim)};
     details.insert(details.end(), origins.begin(), origins.end());
-    problem(Code::LAUNCH_SHAPE, "argument '" + t.name + "' has the wrong shape", std::move(details),
-            "pass a tensor of the declared shape");
+    add_packing(t, details);
+    problem(Code::LAUNCH_SHAPE, "argument '" + t.name + "' has the wrong shape", std::move(details), shape_fix(t));
   }
 
   void check_strides(Tensor& t) {
@@ -352,6 +374,7 @@ class Binder {
   }
 
   std::string dtype_fix(const Tensor& t) const {
+    if (!t.spec->packed.empty()) return packing_fix(t);
     const bool of_array = array(*t.value);
     const Scalar* s = find_scalar(t.spec->dtype.name);
     if (s != nullptr && (of_array ? s->in_numpy() : s->in_arrays()) && s->cls != Scalar::Class::Pred) {

@@ -121,6 +121,12 @@ ArgSpec read_arg(const Json& j, const std::string& at) {
   for (int i = 0; i < 3; ++i)
     if (access == kAccess[i]) known = true, a.access = static_cast<Access>(i);
   if (!known) bad(at + ".access is '" + access + "'");
+  if (j.contains("packed")) {
+    a.packed = r.get<std::string>("packed");
+    const Scalar* s = find_scalar(a.packed);
+    if (s == nullptr || !s->packed() || a.dtype.name != std::string_view("u8"))
+      bad(at + ".packed is '" + a.packed + "'");
+  }
   a.align_bytes = r.get<std::int64_t>("align_bytes");
   a.list_count = r.get<int>("list_count");
   if (a.align_bytes < 1 || (a.align_bytes & (a.align_bytes - 1)) != 0) bad(at + ".align_bytes is not a power of two");
@@ -158,6 +164,7 @@ std::string LaunchManifest::to_json(int indent) const {
   for (const ArgSpec& a : args) {
     Json x = {{"name", a.name}, {"kind", a.kind == ArgKind::Tensor ? "tensor" : "scalar"}, {"dtype", a.dtype.name}};
     if (a.kind == ArgKind::Tensor) {
+      if (!a.packed.empty()) x["packed"] = a.packed;
       x["access"] = kAccess[static_cast<int>(a.access)];
       x["dims"] = dims_json(a.dims);
       x["flat"] = dims_json(a.flat);

@@ -38,6 +38,7 @@ struct ArgSpec {
   std::string name;
   ArgKind kind = ArgKind::Tensor;
   DType dtype;
+  std::string packed = {};  // the declared element type of a tensor whose elements share bytes (dtype is u8): "i4"
   Access access = Access::Read;
   // Accepted shapes of a tensor. `dims`: one per top-level mode, when every mode is flat or coalesces to a flat one.
   // `flat`: one per leaf; empty when it equals `dims`. A layout with a mode that does not coalesce has `flat` alone.

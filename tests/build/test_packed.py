@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 
 import graphene as gr
+from graphene import _core
 
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 NUMBERS = {
@@ -197,3 +199,62 @@ def test_two_threads_that_write_one_byte_race() -> None:
 def test_arrays_of_bytes_are_what_a_kernel_takes(x: Any, told: str) -> None:
     with pytest.raises(gr.LaunchError, match=told):
         expand("u4", "fp16", 8)(x, np.zeros((2, 64), np.float16))
+
+
+def read_one_row(shape: list[int], of: gr.DType = gr.i4) -> gr.Kernel:
+    """y = the eight elements of x, a tensor of which at most one mode has several."""
+    with gr.Kernel("read_one_row") as kernel:
+        x, y = gr.input("x", shape, of, align_bytes=4), gr.output("y", [8], gr.fp32, align_bytes=16)
+        gr.blocks(1)
+        gr.threads(1)
+        wide = gr.alloc("wide", [8], gr.fp32, gr.RF)
+        wide[:] = gr.load(x[tuple(slice(None) if n == 8 else 0 for n in shape)])
+        for i in range(2):
+            gr.move(y.tile([4])[i], wide.tile([4])[i])
+    return kernel
+
+
+@pytest.mark.parametrize("shape", [[8], [8, 1], [1, 8], [1, 8, 1]], ids=str)
+def test_a_mode_of_one_element_is_passed_as_one_byte_high(shape: list[int]) -> None:
+    x, y = np.array([0x21, 0x43, 0x65, 0x87], np.uint8), np.zeros(8, np.float32)
+    read_one_row(shape)(x.reshape([4 if n == 8 else n for n in shape]), y)
+    np.testing.assert_array_equal(y, [1, 2, 3, 4, 5, 6, 7, -8])
+
+
+def test_a_call_with_unpacked_elements_is_told_to_pack_them() -> None:
+    kernel, y = read_one_row([1, 8]), np.zeros(8, np.float32)
+    with pytest.raises(gr.LaunchError) as e:
+        kernel(np.zeros((1, 8), np.uint8), y)
+    assert str(e.value) == (
+        "read_one_row: argument 'x' has the wrong shape; nothing was launched   [LAUNCH_SHAPE]\n"
+        "  want: [1,4]\n"
+        "  got:  [1,8]\n"
+        "  a byte holds two elements of i4: bytes are counted along the mode of stride 1\n"
+        "  fix: pack two elements of i4 into each byte, the first one in its low bits, and pass the array of bytes"
+    )
+    with pytest.raises(gr.LaunchError) as e:
+        kernel(np.zeros(8, np.uint8), y)
+    assert "want: rank 2, shape [1,4]\n" in str(e.value)
+    assert "a byte holds two elements of i4" in str(e.value)
+    with pytest.raises(gr.LaunchError) as e:
+        kernel(np.zeros((1, 8), np.float16), y)
+    assert "want: u8, two elements of i4 a byte\n" in str(e.value)
+    assert "astype" not in str(e.value)
+
+
+def test_a_size_that_was_read_from_bytes_says_so() -> None:
+    x, y = np.zeros((3, 96), np.uint8), np.zeros((3, 96), np.float16)
+    with pytest.raises(gr.LaunchError, match=r"K = 192 \(dimension 1 of 'x', two elements of u4 a byte\)"):
+        expand("u4", "fp16", 8)(x, y)
+
+
+def test_a_manifest_says_which_elements_share_bytes() -> None:
+    kernel = read_one_row([1, 8])
+    manifest = json.loads(kernel.lowered("sm_90a").manifest_json())
+    assert manifest["args"][0]["packed"] == "i4"
+    assert "packed" not in manifest["args"][1]
+    for wrong in ("fp16", "x", 4):
+        manifest["args"][0]["packed"] = wrong
+        with pytest.raises(gr.GrapheneError) as e:
+            _core.LaunchManifest.from_json(json.dumps(manifest))
+        assert e.value.code == "LAUNCH_MANIFEST"
