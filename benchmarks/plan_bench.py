@@ -54,8 +54,8 @@ def build(case: Case, arch: str) -> list[dict[str, Any]]:
         if isinstance(p, str):
             row["failure"] = p
         else:
-            made = p.kernel().compile(arch)
-            row |= {"registers": made.registers, "spill_bytes": made.spill_bytes}
+            made = [x.kernel.compile(arch) for x in p.launches()]
+            row |= {"registers": made[0].registers, "spill_bytes": sum(x.spill_bytes for x in made)}
             row["expected_us"] = round(p.expected_us, 2)
             row["tile"] = {path: d.value for path, d in p.decisions.items() if path in TILE}
         rows.append(row)
@@ -75,15 +75,19 @@ def ways(case: Case, sets: Sequence[Operands]) -> tuple[dict[str, list[Callable[
     failed: list[dict[str, Any]] = []
     plans = planned(case, PLANNED_FOR)
     with ThreadPoolExecutor() as pool:
-        made = {n: pool.submit(p.kernel().compile, PLANNED_FOR) for n, p in plans.items() if not isinstance(p, str)}
+        made = {
+            n: [pool.submit(x.kernel.compile, PLANNED_FOR) for x in p.launches()]
+            for n, p in plans.items() if not isinstance(p, str)
+        }  # fmt: skip
     for name, p in plans.items():
         if isinstance(p, str):
             failed.append({"case": case.name, "peer": name, "failure": p})
             continue
-        made[name].result()
-        kernel, order, y = p.kernel(), [v.name for v in p.kernel_inputs()], result(case, p)
+        for future in made[name]:
+            future.result()
+        order, y = [v.name for v in p.kernel_inputs()], result(case, p)
 
-        def one(x: Operands, kernel: Any = kernel, order: Any = order, y: Any = y) -> Callable[[], Any]:
+        def one(x: Operands, kernel: Any = p, order: Any = order, y: Any = y) -> Callable[[], Any]:
             def run() -> Any:
                 kernel(*(x[n] for n in order), y)
                 return y
@@ -91,7 +95,7 @@ def ways(case: Case, sets: Sequence[Operands]) -> tuple[dict[str, list[Callable[
             return run
 
         calls[name] = [one(x) for x in sets]
-    others: dict[str, Ready] = dict(case.library)
+    others: dict[str, Ready] = {**case.library, **case.alone}
     others["PyTorch"] = lambda x, _: lambda: case.eager(x)
     if case.compiled:
         torch._dynamo.reset()
@@ -119,6 +123,8 @@ def measured(case: Case, repeats: int) -> list[dict[str, Any]]:
         try:
             got = of[0]()
             torch.cuda.synchronize()
+            if name in case.alone:
+                continue
         except Exception as e:
             rows.append({"case": case.name, "peer": name, "failure": f"{type(e).__name__}: {e}"[:300]})
             del calls[name]
@@ -130,7 +136,7 @@ def measured(case: Case, repeats: int) -> list[dict[str, Any]]:
     count = max(len(sets), 12)
     plans = {n: p for n, p in planned(case, PLANNED_FOR).items() if not isinstance(p, str)}
     for name, us in in_graphs(calls, count, repeats).items():
-        row = {"case": case.name, "peer": name, "us": us, "error": errors[name]}
+        row = {"case": case.name, "peer": name, "us": us, "error": errors.get(name)}
         if name in plans:
             row["expected_us"] = plans[name].expected_us - LAUNCH_US
         rows.append(row)
@@ -143,7 +149,8 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
         if "failure" in r:
             text = r["failure"]
         elif "us" in r:
-            text = f"{r['us']:9.2f} us, error {r['error']:.1e}"
+            text = f"{r['us']:9.2f} us"
+            text += f", error {r['error']:.1e}" if r["error"] is not None else ""
             text += f", expected {r['expected_us']:.2f} us" if "expected_us" in r else ""
         else:
             text = f"{r['registers']} registers, {r['spill_bytes']} bytes spilled, expected {r['expected_us']} us; "

@@ -38,6 +38,7 @@ class Case:
     ``plans``: pins by the name of a way. ``eager``: the same by PyTorch's operators, of tensors by the names of inputs.
     ``library``: ways that take the operands and are ready to be timed; they are made with the operands of a call, and
     with the results that all calls of a way share, as those of plans and of a graph of PyTorch's do.
+    ``alone``: ways that do a part of it, as a product alone, whose results are not compared.
     ``compiled``: whether PyTorch's compiler is measured, too. ``scales``: of inputs, whose elements are normal.
     """
 
@@ -47,6 +48,7 @@ class Case:
     sizes: dict[str, int] = field(default_factory=dict)
     plans: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"planned": {}})
     library: Mapping[str, Ready] = field(default_factory=dict)
+    alone: Mapping[str, Ready] = field(default_factory=dict)
     compiled: bool = False
     scales: Mapping[str, float] = field(default_factory=dict)
 
@@ -55,6 +57,9 @@ class Case:
         out: Operands = {}
         for v in self.graph.inputs:
             shape = [a.size or self.sizes[a.name] for a in v.more["stored"]]
+            if str(v.more["dtype"]) == "i32":  # indices of a few columns
+                out[v.name] = torch.randint(1000, shape, device=device, dtype=torch.int32)
+                continue
             dtype = {"fp16": torch.half, "bf16": torch.bfloat16, "fp32": torch.float32}[str(v.more["dtype"])]
             out[v.name] = (torch.randn(shape, device=device) * self.scales.get(v.name, 1.0)).to(dtype)
         return out
@@ -322,7 +327,32 @@ def convolutions() -> list[Case]:
     return out
 
 
+def heads() -> list[Case]:
+    """A loss of a vocabulary without stored logits, beside cuBLAS' product alone, which stores them."""
+    out = []
+    for rows, width, columns in ((4096, 4096, 128256), (64, 4096, 128256)):
+        m, k, v = plan.axes(m=gr.sym("M"), k=width, v=columns)
+        with plan.graph("head") as g:
+            h, w = g.input("H", [m, k], gr.fp16), g.input("W", [v, k], gr.fp16)
+            z = plan.dot(h, w, k)
+            g.output("loss", plan.logsumexp(z, v) - plan.at(z, v, g.input("label", [m], gr.i32)), [m], gr.fp32)
+
+        def eager(x: Operands) -> Any:
+            return functional.cross_entropy((x["H"] @ x["W"].T).float(), x["label"].long(), reduction="none")
+
+        def product_alone(x: Operands, results: Operands) -> Callable[[], Any]:
+            z = results.setdefault("Z", torch.empty(len(x["H"]), len(x["W"]), device="cuda", dtype=x["H"].dtype))
+            return lambda: torch.mm(x["H"], x["W"].T, out=z)
+
+        tiles = {f"planned, {n} columns": {"tile.n": n} for n in ((192, 256) if rows > 64 else ())}
+        if rows > 64:
+            tiles["planned, 256 columns, 4 parts"] = {"tile.n": 256, "parts": 4}
+        out.append(Case(f"loss of {columns}, {rows}x{width}", g, eager, {"m": rows}, {"planned": {}, **tiles},
+                        alone={"cuBLAS, product alone": product_alone}, scales={"W": 0.02}))  # fmt: skip
+    return out
+
+
 TABLES: dict[str, Callable[[], list[Case]]] = {
     "fused": fused, "qknorm": normalised, "product": products, "perceptron": perceptrons, "attention": attentions,
-    "rows": rows, "convolution": convolutions,
+    "rows": rows, "convolution": convolutions, "head": heads,
 }  # fmt: skip

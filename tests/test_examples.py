@@ -28,6 +28,7 @@ SAYS = {
     "14_everyday": "transpose: ",
     "15_model_layers": "experts on Hopper: error",
     "16_plan_convolution": " promises of specs kept",
+    "17_plan_loss": "head_merge ('top_of_parts', 'total_of_parts',",
 }
 NEEDS = {"10_hugging_face": ("torch", "transformers")}
 

@@ -322,7 +322,23 @@ def _most(name: str) -> Callable[..., Any]:
 
 
 def _which(name: str) -> Callable[..., Any]:
-    return lambda x, axis=None, out=None, **named: getattr(np, name)(x.v, axis=axis, **named)
+    sign = 1.0 if name == "argmax" else -1.0
+
+    def which(x: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        """The index of the largest or least; where errors may turn which that is, as far off as the others are."""
+        x = bounded(x)
+        found = getattr(np, name)(x.v, axis=axis, keepdims=keepdims)
+        if not np.any(x.e) or not x.v.size:
+            return found
+        along, kept = (-1, x.v.reshape(-1)) if axis is None else (axis, x.v)
+        v, e = sign * kept, np.broadcast_to(x.e, x.v.shape).reshape(kept.shape)
+        first = np.expand_dims(getattr(np, name)(kept, axis=along), along)
+        least = np.take_along_axis(v - e, first, along)  # of the one that was found
+        places = np.moveaxis(np.broadcast_to(np.arange(v.shape[along]), np.moveaxis(v, along, -1).shape), -1, along)
+        far = np.where(v + e < least, 0, np.abs(places - first)).max(axis=along)
+        return Bounded(found, far.reshape(np.shape(found)).astype(np.float64)) if np.any(far) else found
+
+    return which
 
 
 def cumsum(x: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:

@@ -14,7 +14,7 @@ from graphene.arrange import arrange as swizzle
 from graphene.arrange import choose as layouts
 from graphene.arrange import fewest_barriers as slots
 from graphene.plan.decisions import Decision
-from graphene.plan.graph import Axis, Graph, Value, axes, binary, dot, graph, reduce, unary, where, window
+from graphene.plan.graph import Axis, Graph, Value, argmax, at, axes, binary, dot, graph, reduce, unary, where, window
 from graphene.plan.measure import PlanTimes, measure
 from graphene.plan.planned import Checked, Plan
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "Alive", "Axis", "Checked", "Decision", "Graph", "Plan", "PlanTimes", "TileAccess", "Value", "abs", "axes",
+    "Alive", "Axis", "Checked", "Decision", "Graph", "Plan", "PlanTimes", "TileAccess", "Value", "abs", "argmax", "at",
+    "axes",
     "dot", "erf", "exp", "exp2", "fragments", "gelu", "gelu_tanh", "graph", "layouts", "log", "log2", "logsumexp",
     "matrices", "max", "maximum", "mean", "measure", "min", "minimum", "pack", "rcp", "relu", "rsqrt", "sigmoid",
     "silu", "slots", "softmax", "sqrt", "sum", "swizzle", "tanh", "vectors", "where", "window",

@@ -28,17 +28,13 @@ class Meaning:
         self.form: ProductForm = t.form
         self.w = Lines()
         f = self.form
-        inputs: list[Value] = []
-        for v in f.output.value.walk():
-            if v.op == "input":
-                inputs.append(v)
-        self.inputs = sorted(inputs, key=lambda v: v.number)
+        self.inputs = self._inputs()
         names = [v.name for v in self.inputs]
         mark = "_" if any(re.fullmatch(r"[a-z]+\d+", n) for n in names) else ""
         self.var = {v.number: self._variable(v.name) for v in self.inputs}
         self.out = self._variable(f.output.name)
         self.dots = {d.value.number: f"d{i}{mark}" for i, d in enumerate([*f.dots, *f.later])}
-        self.stats = {s.value.number: f"s{i}{mark}" for i, s in enumerate(f.statistics)}
+        self.stats = self._statistics(mark)
         lower = [n.lower() for n in names]
         own = {*self.dots.values(), *self.stats.values(), *ACTIVATIONS, "gr"}
         self.parameter = {}
@@ -48,6 +44,15 @@ class Meaning:
             self.parameter[v.number] = small if plain else v.name
         self.mark = mark
         self.operands = self._computed()
+
+    def _inputs(self) -> list[Value]:
+        """What the kernel reads, in the order of the graph."""
+        found = [v for v in self.form.output.value.walk() if v.op == "input"]
+        return sorted(found, key=lambda v: v.number)
+
+    def _statistics(self, mark: str) -> dict[int, str]:
+        """Names of statistics by their number."""
+        return {s.value.number: f"s{i}{mark}" for i, s in enumerate(self.form.statistics)}
 
     def _variable(self, name: str) -> str:
         """The kernel's variable for an argument: its name, unless the kernel has another use for that."""

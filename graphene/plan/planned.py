@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Any
 from graphene import _core
 from graphene.errors import SelectError
 from graphene.kernel import Kernel
+from graphene.launches import Launch, Launches, check_launches
 from graphene.plan import (
+    heads,
     products,
     rows,
     streams,
     warpgroups,
     windows,
+    write_heads,
     write_products,
     write_rows,
     write_streams,
@@ -29,7 +32,7 @@ from graphene.plan import (
     write_windows,
 )
 from graphene.plan.decisions import Decision, Decisions, refuse_pin
-from graphene.plan.form import along_one_axis, product_form
+from graphene.plan.form import along_one_axis, none, product_form
 from graphene.plan.graph import PLANNERS, Graph, refuse
 from graphene.plan.product_time import least_us
 from graphene.plan.rewrite import once, reciprocals, scale_past_dot
@@ -83,6 +86,7 @@ class Plan:
         self.bound: str = kind.bound
         self.plan_ms = 0.0
         self._kernel: Kernel | None = None
+        self._launches: Launches | None = None
 
     @property
     def decisions(self) -> dict[str, Decision]:
@@ -140,6 +144,8 @@ class Plan:
             write = write_rows.write
         elif isinstance(self._of, streams.StreamForm):
             write = write_streams.write
+        elif isinstance(self._of, heads.HeadTiled):
+            write = write_heads.write
         elif isinstance(self._of, warpgroups.WarpgroupTiled):
             write = write_warpgroups.write
         elif isinstance(self._of, windows.WindowedTiled):
@@ -173,7 +179,12 @@ class Plan:
         return module
 
     def kernel(self, **sizes: int) -> Kernel:
-        """The kernel that the source makes; `sizes` replace those of axes whose sizes are known, by their symbols."""
+        """The kernel that the source makes; `sizes` replace those of axes whose sizes are known, by their symbols.
+
+        Raises VerifyError PLAN_GRAPH where the source makes several kernels, which `launches` gives.
+        """
+        if isinstance(self._of, heads.HeadTiled):
+            refuse("a plan of two kernels, and not of one", fix="plan.launches() gives them with their arguments")
         if sizes:
             made: Kernel = getattr(self.module(), self.graph.name)(**sizes)
             return made
@@ -186,16 +197,43 @@ class Plan:
         inputs: list[Any] = self._of.inputs()
         return inputs
 
+    def launches(self, **sizes: int) -> Launches:
+        """The kernels that the source makes, in their order, with the names of their arguments; `sizes` as of `kernel`.
+
+        ``launches().workspaces(sizes)`` says shapes and types of what is handed from one to the next, by name, of sizes
+        by their symbols.
+        """
+        if isinstance(self._of, heads.HeadTiled):
+            if sizes or self._launches is None:
+                made: Launches = self.module().launches(**sizes)
+                if sizes:
+                    return made
+                self._launches = made
+            return self._launches
+        names = (*(v.name for v in self.kernel_inputs()), *(o.name for o in self.graph.outputs))
+        return Launches([Launch(self.kernel(**sizes), names)])
+
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """Runs the kernel: inputs, then outputs, in the order of the graph; on a GPU, or on the simulator."""
+        """Runs the kernel: inputs, then outputs, in the order of the graph; on a GPU, or on the simulator.
+
+        A plan of two kernels allocates what lies between them beside its first argument, and takes no other names.
+        Raises VerifyError PLAN_GRAPH for another number of arguments of such a plan.
+        """
+        if isinstance(self._of, heads.HeadTiled):
+            return heads.run(self._of, self.launches(), self.graph, args, named)
         return self.kernel()(*args, **named)
 
     def check(self) -> Checked:
         """Holds the kernel to its promise on the simulator, at about two tiles, and the promise to the graph."""
         fixed, free = self._of.small_sizes(self.sizes)
-        kernel = self.kernel(**fixed)
-        result = kernel.check(**free)
-        conflicts = kernel.report(**free).conflicts
+        if isinstance(self._of, heads.HeadTiled):
+            launches = self.launches(**fixed, parts=min(2, self._of.parts), workers=min(3, self._of.workers))
+            result = check_launches(launches, **free)
+            conflicts = sum(x.kernel.report(**free).conflicts for x in launches)
+        else:
+            kernel = self.kernel(**fixed)
+            result = kernel.check(**free)
+            conflicts = kernel.report(**free).conflicts
         return Checked(result, self._distance({**fixed, **free}), conflicts, {**fixed, **free})
 
     def _distance(self, sizes: Mapping[str, int]) -> float:
@@ -206,6 +244,9 @@ class Plan:
         arrays = {}
         for v in self.graph.inputs:
             shape = [sizes.get(a.symbol, a.size) for a in v.more["stored"]]
+            if str(v.more["dtype"]) == "i32":
+                arrays[v.name] = rng.integers(0, 8, shape)  # indices
+                continue
             arrays[v.name] = rng.uniform(0.5, 1.5, shape) * rng.choice([-1, 1], shape)
         with np.errstate(all="ignore"):
             want = self.graph.evaluate(arrays, rounded=False)
@@ -263,7 +304,11 @@ def make(given_graph: Graph, arch: Any, pins: dict[str, Any], sizes: dict[str, i
     kind: Any
     options: dict[Any, float | str]
     g = once(given_graph)
-    if windows.is_windowed(g):
+    if heads.is_head(g):
+        rewritten, kind = g, heads.decide(d, g, given, device)
+    elif found := [v for o in g.outputs for v in o.value.walk() if v.op in ("at", "argmax")]:
+        none(f"{found[0].line}: {found[0].op} of something else than a product's rows")
+    elif windows.is_windowed(g):
         rewritten, kind = g, windows.decide(d, g, given, device)
     elif not any(v.op == "dot" for o in g.outputs for v in o.value.walk()):
         rewritten, changed = reciprocals(g)

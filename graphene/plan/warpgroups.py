@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from graphene.plan.form import ProductForm
     from graphene.select.device import Device
 
-__all__ = ["WarpgroupTiled", "decide", "why_not"]
+__all__ = [
+    "WarpgroupTiled", "decide", "every_tile", "hand_over", "refused", "stage", "step_clocks", "take_tile", "why_not",
+]  # fmt: skip
 
 GROUP_ROWS = 64  # of one instruction, and so of a warpgroup
 STEP = 64  # of k: lines of 128 bytes, which the widest swizzle takes
@@ -48,8 +50,8 @@ class WarpgroupTiled(Tiled):
         return self.tile.m // GROUP_ROWS
 
 
-def why_not(form: ProductForm, device: Device) -> str:
-    """Why a graph's products cannot be computed so; empty if they can."""
+def why_not(form: ProductForm, device: Device, stored: bool = True) -> str:
+    """Why a graph's products cannot be computed so; empty if they can. `stored`: whether a matrix is the result."""
     if device.arch != "sm_90a":
         return f"instructions of sm_90a, not of {device.arch}"
     if form.statistics or any(x.op != "input" for d in form.dots for x in (d.left, d.right)):
@@ -58,9 +60,9 @@ def why_not(form: ProductForm, device: Device) -> str:
         return "products of products, and batches, are planned for mma.sync"
     if not all(s.along_k(form.k) for s in form.staged):
         return f"operands that do not lie along {form.k.name}"
-    if form.output.dtype.bits != 16:
+    if stored and form.output.dtype.bits != 16:
         return f"results of {form.output.dtype}: matrices are stored by pairs of 16 bits"
-    lines = [s.value.more["stored"][-1] for s in form.staged] + [form.output.axes[-1]]
+    lines = [s.value.more["stored"][-1] for s in form.staged] + [form.output.axes[-1]] * stored
     if any(a.size is None or a.size % 8 for a in lines):
         return "lines of other than whole 16 bytes, which TMA wants"
     if any(d.columns is not form.columns for d in form.dots):
@@ -68,34 +70,42 @@ def why_not(form: ProductForm, device: Device) -> str:
     return ""
 
 
+def step_clocks(form: ProductForm, tile: ProductTile, device: Device) -> tuple[float, str]:
+    """What a step takes, and what limits it, of one block on a multiprocessor."""
+    loads = sum(math.prod(shape_of(form, s, tile)) for s in form.staged) * 2
+    products = 2 * tile.m * tile.n * tile.k * len(form.dots) / FLOPS_PER_CLOCK
+    times = {"tensor cores": products, "L2 cache": loads / device.l2_bytes,
+             "latency": LATENCY_CLOCKS / (tile.stages - 1)}  # fmt: skip
+    bound = max(times, key=times.__getitem__)
+    return times[bound], bound
+
+
 def estimate(form: ProductForm, tile: ProductTile, sizes: dict[str, int], device: Device) -> tuple[float, str]:
     """The expected time in microseconds, and what limits it, of one block on a multiprocessor."""
     rows, columns, k = (size_of(a, sizes) for a in (form.rows, form.columns, form.k))
     blocks, steps = up(rows, tile.m) * up(columns, tile.n), up(k, tile.k)
-    loads = sum(math.prod(shape_of(form, s, tile)) for s in form.staged) * 2
-    products = 2 * tile.m * tile.n * tile.k * len(form.dots) / FLOPS_PER_CLOCK
-    work = max(products, loads / device.l2_bytes, LATENCY_CLOCKS / (tile.stages - 1))
+    work, bound = step_clocks(form, tile, device)
     ends = START_CLOCKS + tile.m * tile.n * 2 / device.dram_bytes + result_clocks(form, tile)
     read = sum(len(v.axes) == 2 for v in form.beside())  # matrices beside the products, piece by piece
     ends += read * tile.n / PIECE * PIECE_CLOCKS
     outside = (up(rows, tile.m) * tile.m - rows) * up(columns, tile.n) * k  # elements that TMA fills with zeros
     ends += outside / ZEROS_PER_CLOCK / up(blocks, device.sm_count)
     total = in_waves(blocks, device.sm_count, 1, lambda _: steps * work + ends)
-    bound = "tensor cores" if work == products else "L2 cache" if work * device.l2_bytes == loads else "latency"
     memory = moved_bytes(form, sizes) / device.dram_bytes / device.sm_count
     if memory > total:
         total, bound = memory + outside / ZEROS_PER_CLOCK, "memory"
     return total / device.clock_ghz / 1e3 + LAUNCH_US, bound
 
 
-def shared_bytes(form: ProductForm, tile: ProductTile) -> int:
-    """Of all stages, and of a piece of the result."""
-    return sum(math.prod(shape_of(form, s, tile)) for s in form.staged) * 2 * tile.stages + tile.m * PIECE * 2
+def shared_bytes(form: ProductForm, tile: ProductTile, stored: bool = True) -> int:
+    """Of all stages, and of a piece of a result that is stored."""
+    ring = sum(math.prod(shape_of(form, s, tile)) for s in form.staged) * 2 * tile.stages
+    return ring + tile.m * PIECE * 2 * stored
 
 
-def refused(form: ProductForm, tile: ProductTile, device: Device) -> str:
+def refused(form: ProductForm, tile: ProductTile, device: Device, stored: bool = True) -> str:
     """Why a tile cannot be used; empty if it can."""
-    if (need := shared_bytes(form, tile) + 1024) > device.shared_bytes:
+    if (need := shared_bytes(form, tile, stored) + 1024) > device.shared_bytes:
         return f"{need} bytes of shared memory, at most {device.shared_bytes}"
     if (need := len(form.dots) * GROUP_ROWS * tile.n // 128) > SUMS:
         return f"{need} sums a thread, at most {SUMS}"
@@ -106,11 +116,19 @@ def choose_tile(
     d: Decisions, form: ProductForm, sizes: dict[str, int], device: Device
 ) -> tuple[ProductTile, float, str]:
     """The tile of least expected time. Raises SelectError PLAN_NONE, PLAN_PIN."""
-    every = [
+    return take_tile(d, {t: refused(form, t, device) or estimate(form, t, sizes, device) for t in every_tile()})
+
+
+def every_tile() -> list[ProductTile]:
+    """Tiles that are looked at."""
+    return [
         ProductTile(m, n, STEP, stages, (m // 16, 1))
         for m, n, stages in itertools.product((GROUP_ROWS, 2 * GROUP_ROWS), COLUMNS, STAGES)
     ]
-    found = {t: refused(form, t, device) or estimate(form, t, sizes, device) for t in every}
+
+
+def take_tile(d: Decisions, found: dict[ProductTile, str | tuple[float, str]]) -> tuple[ProductTile, float, str]:
+    """The tile of least time, given the times of tiles or why they are refused. Raises PLAN_NONE, PLAN_PIN."""
     kept = dict(found)
     why = {"tile.m": "rows of a block, 64 for each warpgroup that multiplies", "tile.n": "columns of a block",
            "loop.k": "summed in a step: lines of 128 bytes", "stages": "steps in shared memory at once",
@@ -136,6 +154,20 @@ def decide(d: Decisions, form: ProductForm, sizes: dict[str, int], device: Devic
     kind = "bf16" if str(form.dtype) == "bf16" else "f16"
     t = WarpgroupTiled(form, tile, f"wgmma.m64n{tile.n}k16.f32.{kind}", expected_us=us, bound=bound)
     d.put("result.through", "shared", f"pieces of {PIECE} columns, which TMA stores")
+    stage(d, t)
+    swizzle = gr.swizzle(PIECE, form.output.dtype)
+    d.put("sResult.swizzle", str(swizzle), "lines of 128 bytes as stmatrix and TMA know them: 0 conflicts")
+    t.shared["sResult"] = Shared("sResult", (tile.m, PIECE), swizzle, tile.m * PIECE * 2, 1024)
+    for v in form.beside():
+        d.put(f"{v.name}.where", "registers", "each thread reads the elements that its sums meet")
+    hand_over(d, t)
+    place(d, t, device, apart=True)
+    return t
+
+
+def stage(d: Decisions, t: WarpgroupTiled) -> None:
+    """How operands come to shared memory, and lie there."""
+    form, tile = t.form, t.tile
     for s in form.staged:
         name, shape = shared_name(s), shape_of(form, s, tile)
         swizzle = gr.swizzle(STEP, form.dtype)
@@ -143,13 +175,10 @@ def decide(d: Decisions, form: ProductForm, sizes: dict[str, int], device: Devic
         d.put(f"{name}.copy", "TMA", f"boxes of {s.name} along {form.k.name}, by one thread")
         d.put(f"{name}.load", "wgmma", "the instruction reads shared memory")
         t.shared[name] = Shared(name, shape, swizzle, math.prod(shape) * 2 * tile.stages, 1024, tile.stages)
-    swizzle = gr.swizzle(PIECE, form.output.dtype)
-    d.put("sResult.swizzle", str(swizzle), "lines of 128 bytes as stmatrix and TMA know them: 0 conflicts")
-    t.shared["sResult"] = Shared("sResult", (tile.m, PIECE), swizzle, tile.m * PIECE * 2, 1024)
-    for v in form.beside():
-        d.put(f"{v.name}.where", "registers", "each thread reads the elements that its sums meet")
-    t.barriers, t.ahead = 0, tile.stages - 1
+
+
+def hand_over(d: Decisions, t: WarpgroupTiled) -> None:
+    """How stages are handed from copies to products, and back."""
+    t.barriers, t.ahead = 0, t.tile.stages - 1
     d.put("slots.barriers", 0, "a step; mbarriers hand stages over: full by the copies' bytes, empty by each reader")
     d.put("slots.ahead", t.ahead, "steps that copies run ahead of products")
-    place(d, t, device, apart=True)
-    return t

@@ -19,6 +19,10 @@ class WarpgroupWriter(Writer):
 
     t: WarpgroupTiled
 
+    def _variable(self, name: str) -> str:
+        own = "load store stsm wgmma narrow groups producer consumers put get free full empty c i mine piece row column"
+        return f"{name}_in" if name in own.split() else super()._variable(name)
+
     def constants(self) -> None:
         """Sizes of tiles."""
         t, w, tile = self.t, self.w, self.t.tile
@@ -65,23 +69,28 @@ class WarpgroupWriter(Writer):
 
     def produce(self) -> None:
         """The warpgroup that starts copies."""
-        f, w = self.form, self.w
-        names = [shared_name(s) for s in f.staged]
+        w = self.w
         with w.block("with gr.only(producer):"):
             if self.t.consumers > 1:  # one leaves every thread the most that it can have
                 w("gr.setmaxnreg(40)")
             with w.block("with gr.only(producer.elect()):"):
                 w('put = gr.ring("put", STAGES, phase=1)', "1: the ring starts empty")
-                with w.block(f'for k in gr.loop("k", gr.ceil_div({f.k.symbol}, BK)):'):
-                    w("i = put.index")
-                    w("empty[i].wait(put.phase)")
-                    w(f"full[i].arrive(expect=[{', '.join(f'{n}[i]' for n in names)}])")
-                    for s in f.staged:
-                        size, at = ("BM", "bm") if s.side == "left" else ("BN", "bn")
-                        box = f"{self.var[s.value.number]}.tile([{size}, BK])[{at}, k]"
-                        w(f"gr.move({shared_name(s)}[i], {box}, atom=load, done=full[i])")
-                    w("put.advance()")
+                self.copies_of_tile()
         w()
+
+    def copies_of_tile(self) -> None:
+        """The copies of all steps of a tile."""
+        f, w = self.form, self.w
+        names = [shared_name(s) for s in f.staged]
+        with w.block(f'for k in gr.loop("k", gr.ceil_div({f.k.symbol}, BK)):'):
+            w("i = put.index")
+            w("empty[i].wait(put.phase)")
+            w(f"full[i].arrive(expect=[{', '.join(f'{n}[i]' for n in names)}])")
+            for s in f.staged:
+                size, at = ("BM", "bm") if s.side == "left" else ("BN", "bn")
+                box = f"{self.var[s.value.number]}.tile([{size}, BK])[{at}, k]"
+                w(f"gr.move({shared_name(s)}[i], {box}, atom=load, done=full[i])")
+            w("put.advance()")
 
     def consume(self) -> None:
         """The warpgroups that multiply and store."""
@@ -95,24 +104,29 @@ class WarpgroupWriter(Writer):
             for d in f.dots:
                 name = self.dots[d.value.number]
                 w(f'{name} = gr.fragment("{name}", [{GROUP_ROWS}, BN], gr.fp32, wgmma.c, on=mine)')
-            with w.block(f'for k in gr.loop("k", gr.ceil_div({f.k.symbol}, BK)):'):
-                w("full[get.index].wait(get.phase)")
-                w("gr.fence(wgmma)")
-                for d in f.dots:
-                    a, b = shared_name(f.at(d.left, "left")), shared_name(f.at(d.right, "right"))
-                    x = f"{a}[get.index].tile([{GROUP_ROWS}, None])[c, 0]"
-                    name = self.dots[d.value.number]
-                    w(f"gr.matmul({name}, {x}, {b}[get.index].T, on=mine, atom=wgmma, accumulate=k > 0)")
-                w("gr.commit(wgmma)")
-                w("get.advance()")
-                w("gr.wait(wgmma, pending=1)", "the step before has read its stage")
-                with w.block("with gr.if_(k > 0):"):
-                    with w.block("with gr.only(mine.elect()):"):
-                        w("empty[free.index].arrive()")
-                    w("free.advance()")
+            self.multiply()
             w("gr.wait(wgmma, pending=0)")
             w()
             self.store()
+
+    def multiply(self) -> None:
+        """The products of all steps of a tile."""
+        f, w = self.form, self.w
+        with w.block(f'for k in gr.loop("k", gr.ceil_div({f.k.symbol}, BK)):'):
+            w("full[get.index].wait(get.phase)")
+            w("gr.fence(wgmma)")
+            for d in f.dots:
+                a, b = shared_name(f.at(d.left, "left")), shared_name(f.at(d.right, "right"))
+                x = f"{a}[get.index].tile([{GROUP_ROWS}, None])[c, 0]"
+                name = self.dots[d.value.number]
+                w(f"gr.matmul({name}, {x}, {b}[get.index].T, on=mine, atom=wgmma, accumulate=k > 0)")
+            w("gr.commit(wgmma)")
+            w("get.advance()")
+            w("gr.wait(wgmma, pending=1)", "the step before has read its stage")
+            with w.block("with gr.if_(k > 0):"):
+                with w.block("with gr.only(mine.elect()):"):
+                    w("empty[free.index].arrive()")
+                w("free.advance()")
 
     def store(self) -> None:
         f, w = self.form, self.w

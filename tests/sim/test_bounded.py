@@ -331,3 +331,15 @@ def test_what_rounds_to_the_nearest_number_is_not_off() -> None:
     wrong, off, *_ = compare([1.0, 1 + unit], Bounded(np.full(2, 1 + 0.6 * unit), np.full(2, unit / 2)), "fp16")
     assert not wrong.any()
     np.testing.assert_allclose(off, [0.2, 0.0], atol=1e-9)
+
+
+def test_an_index_of_an_extreme_is_as_far_off_as_errors_may_move_it() -> None:
+    v = np.array([[1.0, 5.0, 4.9, 0.0, 4.95], [3.0, 2.0, 1.0, 0.0, -np.inf]])
+    near = np.argmax(bounded(Bounded(v, np.full_like(v, 0.1))), axis=-1)
+    assert (near.v == [1, 0]).all()
+    assert (near.e == [3, 0]).all()  # the last element may be the largest of the first row
+    for apart in (np.argmax(Bounded(v, np.full_like(v, 0.01)), axis=1), Bounded(v, np.zeros_like(v)).argmax(1)):
+        assert isinstance(apart, np.ndarray)
+        assert (apart == [1, 0]).all()
+    least = np.argmin(Bounded(-v[0], np.full(5, 0.1)))
+    assert (least.v, least.e) == (1, 3)
