@@ -374,19 +374,18 @@ Match match(const ir::SpecStmt& spec, const std::string& arch, const SourceLoc& 
       refuse(Code::NO_ATOM, spec, spec.atom + " is a " + name(named.front()->atom.kind), {}, "", where);
     }
   }
-  const std::vector<InstancePtr>& candidates = spec.atom.empty() ? Registry::get().of_kind(*kind) : named;
+  const std::vector<InstancePtr>& candidates = spec.atom.empty() ? Registry::get().defaults(*kind) : named;
   const std::string* operation = nullptr;
   for (const char* name : {"op", "mode"}) {
     if (const auto it = attrs.find(name); it != attrs.end()) operation = std::get_if<std::string>(&it->second);
   }
   std::vector<Attempt> found;
   for (const InstancePtr& entry : candidates) {
-    if (!entry->atom.is_default && spec.atom.empty()) continue;
     if (!worth_trying(*entry, spec, operation)) continue;
     Attempt a = attempt(entry, spec, attrs, arch, false);
     if (a.fits()) found.push_back(std::move(a));
   }
-  if (found.empty()) no_atom(spec, attrs, arch, candidates, where);
+  if (found.empty()) no_atom(spec, attrs, arch, spec.atom.empty() ? Registry::get().of_kind(*kind) : named, where);
   if (found.size() > 1) {
     std::vector<std::string> details;
     for (const Attempt& a : found) details.push_back("matches: " + a.match.instance->atom.name);

@@ -173,6 +173,19 @@ const std::vector<InstancePtr>& Registry::of_kind(Kind k) {
   return by_kind_.at(i);
 }
 
+const std::vector<InstancePtr>& Registry::defaults(Kind k) {
+  const auto i = static_cast<std::size_t>(k);
+  if (!defaults_read_.at(i)) {
+    defaults_read_.at(i) = true;
+    for (std::size_t t = 0; t < templates_.size(); ++t) {
+      if (templates_[t].atom.kind != k || !templates_[t].atom.is_default) continue;
+      const auto& list = members(t);
+      defaults_.at(i).insert(defaults_.at(i).end(), list.begin(), list.end());
+    }
+  }
+  return defaults_.at(i);
+}
+
 const std::vector<InstancePtr>& Registry::all() {
   if (!all_read_) {
     all_read_ = true;
@@ -257,11 +270,14 @@ void Registry::add(InstancePtr i) {
   check_new(*i);
   (void)all();
   (void)of_kind(i->atom.kind);
+  (void)defaults(i->atom.kind);
   const MemberIndex place{templates_.size(), 0};
   by_name_.emplace(i->atom.name, place);
   by_family_[i->family].push_back(place);
   names_.push_back(i->atom.name);
-  by_kind_.at(static_cast<std::size_t>(i->atom.kind)).push_back(i);
+  const auto kind = static_cast<std::size_t>(i->atom.kind);
+  by_kind_.at(kind).push_back(i);
+  if (i->atom.is_default) defaults_.at(kind).push_back(i);
   all_.push_back(i);
   templates_.push_back({i->atom, {}, {std::move(i)}});
 }

@@ -19,6 +19,8 @@ class Registry {
 
   [[nodiscard]] const std::vector<InstancePtr>& all();
   [[nodiscard]] const std::vector<InstancePtr>& of_kind(Kind k);
+  // Those that match without being named; the kind's others stay templates, which are most of its members.
+  [[nodiscard]] const std::vector<InstancePtr>& defaults(Kind k);
   [[nodiscard]] InstancePtr find(const std::string& name);                 // null: none
   [[nodiscard]] std::vector<InstancePtr> family(const std::string& name);  // empty: none
   // The member of that name whose free parameter is `elems`; made on demand and kept.
@@ -51,6 +53,8 @@ class Registry {
   static constexpr std::size_t kKindCount = static_cast<std::size_t>(Kind::Sync) + 1;
   std::array<std::vector<InstancePtr>, kKindCount> by_kind_;
   std::array<bool, kKindCount> kind_read_{};
+  std::array<std::vector<InstancePtr>, kKindCount> defaults_;
+  std::array<bool, kKindCount> defaults_read_{};
   std::vector<InstancePtr> all_;
   std::map<std::pair<std::string, std::int64_t>, InstancePtr> sized_;
   bool names_read_ = false, all_read_ = false;

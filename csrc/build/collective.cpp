@@ -121,17 +121,17 @@ namespace {
 bool expand_unnamed(ir::Builder& b, const ir::SpecStmt& spec) {
   switch (spec.kind) {
     case ir::SpecKind::Init:
-      if (is_leaf(spec, atoms::Registry::get().of_kind(atoms::Kind::Init))) return false;
+      if (is_leaf(spec, atoms::Registry::get().defaults(atoms::Kind::Init))) return false;
       init(b, spec);
       return true;
     case ir::SpecKind::Reduction:
-      if (is_leaf(spec, atoms::Registry::get().of_kind(atoms::Kind::Reduction))) return false;
+      if (is_leaf(spec, atoms::Registry::get().defaults(atoms::Kind::Reduction))) return false;
       return reduce(b, spec);
     case ir::SpecKind::Move: {
       const auto* src = spec.ins.size() == 1 ? std::get_if<TensorPtr>(&spec.ins[0]) : nullptr;
       if (src == nullptr || spec.outs.size() != 1 || spec.outs[0]->levels.empty()) return false;
       if (spec.outs[0]->memory() != ir::Memory::RF || (*src)->memory() != ir::Memory::RF) return false;
-      if (is_leaf(spec, atoms::Registry::get().of_kind(atoms::Kind::Move))) return false;
+      if (is_leaf(spec, atoms::Registry::get().defaults(atoms::Kind::Move))) return false;
       relayout(b, spec, spec.outs[0], *src);
       return true;
     }
