@@ -75,6 +75,11 @@ std::vector<std::string> AtomText::ptx_registers(const RegRef& regs, const Slot&
   const int bits = ir::bits(dtype);
   const int count = static_cast<int>(regs.values.size());
   auto [constraint, per, unused] = s.def->packing;
+  if (ptx.flies && s.is_out && registers_.in_flight(regs.array, regs.values.front())) {
+    std::vector<std::string> own;
+    for (const int v : regs.values) own.push_back(*registers_.in_flight(regs.array, v));
+    return own;
+  }
   GR_ASSERT(per > 0 && count % per == 0, "register packing of " + s.def->def.name);
   // Untyped instructions take floating-point registers as they are.
   if (ptx.untyped && dtype == ir::ScalarType::fp32 && constraint == 'r') constraint = 'f';

@@ -82,6 +82,22 @@ Lines wrap_text(const std::string& head, const std::string& ptx) {
   return out;
 }
 
+// Instructions as string literals of at most kColumns, cut between them.
+Lines wrap_literals(const std::vector<std::string>& instructions) {
+  constexpr std::size_t kMost = 90;  // what stands in front of a line is not known here
+  Lines out;
+  std::string line;
+  for (const std::string& i : instructions) {
+    if (!line.empty() && line.size() + i.size() > kMost) {
+      out.push_back(quoted(line));
+      line.clear();
+    }
+    line += " " + i;
+  }
+  if (!line.empty()) out.push_back(quoted(line));
+  return out;
+}
+
 // A line of C++ longer than kColumns, broken behind commas after its first parenthesis.
 Lines wrap_call(const std::string& line) {
   const std::size_t open = line.find('(');
@@ -227,12 +243,12 @@ std::string AtomText::blocks_text(const AtomCall& call, Asm& ptx) {
 }
 
 // Registers that a wait completes are its operands, read and written: the compiler touches them neither before nor
-// while they are in use.
+// while they are in use. Of sums that products keep in registers of the text, it gets copies.
 void AtomText::completed(const AtomCall& call, Asm& ptx) {
   for (const RegRef& r : call.completes) {
     const ir::ScalarType dtype = registers_.array(r.array).dtype;
     const int per = std::max(1, 32 / ir::bits(dtype));
-    const char* constraint = dtype == ir::ScalarType::fp32 ? "+f" : "+r";
+    const std::string letter = dtype == ir::ScalarType::fp32 ? "f" : "r";
     std::vector<int> left = r.values;
     while (!left.empty()) {
       std::vector<int> word;
@@ -241,7 +257,9 @@ void AtomText::completed(const AtomCall& call, Asm& ptx) {
       std::erase_if(left, [&](int v) { return v / per * per == first; });
       const auto name = per > 1 ? registers_.word(r.array, word) : std::optional(registers_.value(r.array, first));
       GR_ASSERT(name.has_value(), "registers in flight are whole words");
-      ptx.outs.push_back({constraint, *name});
+      const auto kept = registers_.in_flight(r.array, first);
+      if (kept) ptx.copies.push_back("mov.b32 " + mark(kOutMark, ptx.outs.size()) + ", " + *kept + ";");
+      ptx.outs.push_back({(kept ? "=" : "+") + letter, *name});
     }
   }
 }
@@ -308,20 +326,24 @@ Lines AtomText::asm_statement(const AtomCall& call) {
   const atoms::Kind kind = call.atom->atom.kind;
   Asm ptx;
   ptx.untyped = kind == atoms::Kind::Move || kind == atoms::Kind::Shfl || kind == atoms::Kind::Init;
+  ptx.flies = call.atom->atom.done.starts_with("group:");
   const std::string text = fill_text(call, &ptx);
   completed(call, ptx);
-  std::string numbered;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != kOutMark && text[i] != kInMark) {
-      numbered += text[i];
-      continue;
+  const auto numbered = [&](const std::string& marked) {
+    std::string out;
+    for (std::size_t i = 0; i < marked.size(); ++i) {
+      if (marked[i] != kOutMark && marked[i] != kInMark) {
+        out += marked[i];
+        continue;
+      }
+      const std::size_t end = marked.find(marked[i], i + 1);
+      std::size_t index = std::stoul(marked.substr(i + 1, end - i - 1));
+      if (marked[i] == kInMark) index += ptx.outs.size();
+      out += "%" + std::to_string(index);
+      i = end;
     }
-    const std::size_t end = text.find(text[i], i + 1);
-    std::size_t index = std::stoul(text.substr(i + 1, end - i - 1));
-    if (text[i] == kInMark) index += ptx.outs.size();
-    numbered += "%" + std::to_string(index);
-    i = end;
-  }
+    return out;
+  };
   const bool is_volatile = touches_memory(call) || call.atom->thread_count > 1 || call.atom->atom.converge > 1 ||
                            call.atom->atom.kind == atoms::Kind::Sync;
   const std::string head = is_volatile ? "asm volatile(" : "asm(";
@@ -332,7 +354,10 @@ Lines AtomText::asm_statement(const AtomCall& call) {
     for (const AsmOperand& o : operands) out.push_back("\"" + o.constraint + "\"(" + o.text + ")");
     return out;
   };
-  Lines lines = wrap_text(head, numbered);
+  Lines lines = wrap_text(head, numbered(text));
+  std::vector<std::string> copies;
+  for (const std::string& c : ptx.copies) copies.push_back(numbered(c));
+  append(lines, wrap_literals(copies), pad);
   if (ptx.outs.empty() && ptx.ins.empty()) {
     lines.back() += clobber.empty() ? "" : " ::: " + clobber;
   } else {

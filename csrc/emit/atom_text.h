@@ -41,6 +41,8 @@ class AtomText {
     std::vector<AsmOperand> outs, ins;
     Lines before, after;   // packing of values that do not sit in a word
     bool untyped = false;  // the instruction moves bits: .b32 takes a .f32 register
+    bool flies = false;    // it goes on behind the statement, and its sums stay where products keep them
+    Lines copies;          // of sums that a wait completes
   };
   struct Slot {  // one operand of the call, found by name
     const atoms::OperandInstance* def = nullptr;

@@ -10,6 +10,7 @@
 #include "emit/prelude.h"
 #include "emit/registers.h"
 #include "ir/print.h"
+#include "lower/in_flight.h"
 #include "lower/outside.h"
 
 namespace graphene::emit {
@@ -34,7 +35,7 @@ class KernelPrinter {
 
   std::string print() {
     names_ = {};
-    registers_.emplace(program_.registers, names_);
+    registers_.emplace(program_.registers, lower::sums_in_flight(program_), names_);
     std::vector<std::string> buffers;
     for (const lower::MemBuffer& b : program_.buffers) {
       buffers.push_back(b.list_index > 0 ? buffers.back() : names_.fresh(b.c_name));

@@ -4,7 +4,8 @@
 
 namespace graphene::emit {
 
-Registers::Registers(const std::vector<lower::RegArray>& arrays, Names& names) : arrays_(arrays), uses_(arrays.size()) {
+Registers::Registers(const std::vector<lower::RegArray>& arrays, std::vector<bool> in_flight, Names& names)
+    : arrays_(arrays), in_flight_(std::move(in_flight)), uses_(arrays.size()) {
   for (const lower::RegArray& a : arrays) names_.push_back(names.fresh(a.c_name));
   for (std::size_t i = 0; i < arrays.size(); ++i) {
     const char last = names_[i].back();
@@ -38,6 +39,13 @@ std::string Registers::value(int array, int index) {
     return names_[i] + ".v[" + std::to_string(index / 8) + "].e" + std::to_string(index % 8);
   if (both(array)) return names_[i] + ".v[" + std::to_string(index) + "]";
   return elements_[i].at(static_cast<std::size_t>(index));
+}
+
+std::optional<std::string> Registers::in_flight(int array, int index) {
+  const auto i = static_cast<std::size_t>(array);
+  if (!in_flight_.at(i)) return std::nullopt;
+  uses_[i].in_flight = true;
+  return "gr_" + names_[i] + "_" + std::to_string(index);
 }
 
 std::optional<std::string> Registers::word(int array, const std::vector<int>& values) {
@@ -74,6 +82,8 @@ std::vector<std::string> Registers::declarations() const {
   for (std::size_t i = 0; i < arrays_.size(); ++i) {
     const lower::RegArray& a = arrays_[i];
     const Use& use = uses_[i];
+    if (use.in_flight)
+      out.push_back("asm volatile(\".reg .b32 gr_" + names_[i] + "_<" + std::to_string(a.regs) + ">;\");");
     if (a.param >= 0 || (!use.values && !use.words)) continue;  // a scalar argument is declared by the signature
     const std::string type = c_type(a.dtype);
     const int per = std::max(1, 32 / ir::bits(a.dtype));

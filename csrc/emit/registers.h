@@ -14,10 +14,14 @@ namespace graphene::emit {
 
 class Registers {
  public:
-  Registers(const std::vector<lower::RegArray>& arrays, Names& names);
+  // `in_flight`: lower::sums_in_flight of the program.
+  Registers(const std::vector<lower::RegArray>& arrays, std::vector<bool> in_flight, Names& names);
 
   // One value, an lvalue. Its C type is c_type(dtype).
   std::string value(int array, int index);
+  // Where products in flight keep a value of which the compiler knows no more than that: a register of the PTX text.
+  // nullopt: they keep it in the variable.
+  std::optional<std::string> in_flight(int array, int index);
   // Values packed in one 32-bit word, an lvalue; nullopt unless they are that word in order.
   std::optional<std::string> word(int array, const std::vector<int>& values);
 
@@ -28,12 +32,13 @@ class Registers {
 
  private:
   struct Use {
-    bool values = false, words = false;
+    bool values = false, words = false, in_flight = false;
   };
   [[nodiscard]] bool both(int array) const;
   [[nodiscard]] std::vector<std::string> variables(const std::string& type, std::size_t array, int count) const;
 
   const std::vector<lower::RegArray>& arrays_;
+  std::vector<bool> in_flight_;
   std::vector<std::string> names_;
   std::vector<std::vector<std::string>> elements_;  // of arrays of several registers: a name for each
   std::vector<Use> uses_;

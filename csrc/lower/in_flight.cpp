@@ -167,7 +167,100 @@ class Walk {
   std::map<const Node*, Registers> completes_;
 };
 
+// Which elements something else than a product may have written last, at each point.
+class Sums {
+ public:
+  explicit Sums(const Program& program) : program_(program), candidate_(program.registers.size()) {}
+
+  std::vector<bool> found() {
+    Registers others;
+    block(program_.prologue, others);
+    block(program_.body, others);
+    for (const int array : refused_) candidate_[static_cast<std::size_t>(array)] = false;
+    return candidate_;
+  }
+
+ private:
+  void block(const Block& nodes, Registers& others) {
+    for (const NodePtr& n : nodes) node(*n, others);
+  }
+
+  void node(const Node& n, Registers& others) {
+    if (const auto* call = n.as<AtomCall>()) {
+      call->atom->atom.done.starts_with(kGroup) ? product(*call, others) : other(*call, others);
+    } else if (const auto* loop = n.as<Loop>()) {
+      for (;;) {
+        Registers round = others;
+        block(loop->body, round);
+        Registers next = others;
+        unite(next, round);
+        if (next == others) break;
+        others = std::move(next);
+      }
+    } else if (const auto* branch = n.as<If>()) {
+      Registers otherwise = others;
+      block(branch->then_body, others);
+      block(branch->else_body, otherwise);
+      unite(others, otherwise);
+    } else if (const auto* scope = n.as<SpecScope>()) {
+      block(scope->body, others);
+    }
+  }
+
+  // Whether the product begins its sums whatever was there, in every thread.
+  static bool begins(const AtomCall& call) {
+    const auto it = call.attrs.find("accumulate");
+    if (it == call.attrs.end() || !call.predicate.is_const(1)) return false;
+    const auto* plain = std::get_if<bool>(&it->second);
+    const auto* e = std::get_if<Expr>(&it->second);
+    return plain != nullptr ? !*plain : e != nullptr && e->is_const(0);
+  }
+
+  void product(const AtomCall& call, Registers& others) {
+    for (const Operand& o : call.in) {
+      if (const auto* r = std::get_if<RegRef>(&o)) refused_.insert(r->array);
+    }
+    for (const Operand& o : call.out) {
+      const auto* r = std::get_if<RegRef>(&o);
+      if (r == nullptr) continue;
+      const RegArray& array = program_.registers[static_cast<std::size_t>(r->array)];
+      candidate_[static_cast<std::size_t>(r->array)] = true;
+      if (ir::bits(array.dtype) != 32 || array.param >= 0) refused_.insert(r->array);
+      if (begins(call)) {
+        const auto it = others.find(r->array);
+        if (it != others.end()) std::erase_if(it->second, [&](int v) { return std::ranges::count(r->values, v) != 0; });
+      } else {
+        refuse_if_any(*r, others);
+      }
+    }
+  }
+
+  void other(const AtomCall& call, Registers& others) {
+    for (const RegRef& r : call.completes) refuse_if_any(r, others);
+    for (const auto* list : {&call.out, &call.aux}) {
+      for (const Operand& o : *list) {
+        if (const auto* r = std::get_if<RegRef>(&o)) others[r->array].insert(r->values.begin(), r->values.end());
+      }
+    }
+  }
+
+  void refuse_if_any(const RegRef& r, const Registers& others) {
+    const auto it = others.find(r.array);
+    if (it == others.end()) return;
+    if (std::ranges::any_of(r.values, [&](int v) { return it->second.contains(v); })) refused_.insert(r.array);
+  }
+
+  const Program& program_;
+  std::vector<bool> candidate_;
+  std::set<int> refused_;
+};
+
 }  // namespace
+
+std::vector<bool> sums_in_flight(const Program& program) {
+  if (!uses_registers(program.body)) return std::vector<bool>(program.registers.size());
+  return Sums(program).found();
+}
 
 Block complete_registers(Block body) {
   if (!uses_registers(body)) return body;
