@@ -240,7 +240,8 @@ def said(row: dict[str, Any]) -> str:
     if "failure" in row:
         return str(row["failure"])
     if "region" not in row:
-        return f"{row['us']:.1f} us, {row['times_torch_compile']:.3f} x torch.compile"
+        same = "; no region is planned, so both graphs are the same" if row.get("planned") == 0 else ""
+        return f"{row['us']:.1f} us, {row['times_torch_compile']:.3f} x torch.compile{same}"
     spilled = f"; {row['registers']} registers, {row['spill_bytes']} bytes spilled" if "registers" in row else ""
     return f"{row['count']} x {row['region']}{spilled}"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 import graphene as gr
+from graphene import plan
 
 torch = pytest.importorskip("torch")
 
@@ -262,6 +264,44 @@ def test_what_is_not_expected_to_be_faster_stays_inductors() -> None:
         assert (region.plan_us < 0.95 * region.inductor_us) == taken
         assert taken or region.why == "slower"
         assert "def linear2_silu_mul(" in region.source()
+
+
+def test_normalised_rows_must_save_what_their_expected_time_may_be_off() -> None:
+    """512 rows by mma.sync took 1.36 x what was expected; few rows, and products of inputs, did not."""
+
+    def needed(rows: int, instruction: str, normalised: bool) -> float:
+        m, k, n = plan.axes(m=rows, k=256, n=256)
+        with plan.graph("g") as g:
+            x, w = g.input("x", [m, k], gr.bf16), g.input("w", [n, k], gr.bf16)
+            a = x * plan.rsqrt(plan.mean(x * x, k)) * g.input("f", [k], gr.bf16) if normalised else x
+            g.output("o", plan.relu(plan.dot(a, w, k)), [m, n], gr.bf16)
+        p = g.plan("sm_90a", pin={"instruction": instruction})
+        return KernelTimes(p.device).needed_gain(types.SimpleNamespace(plan=p))
+
+    assert needed(512, "mma.sync", True) > 1 - 20.2 / 27.4
+    assert max(needed(16, "mma.sync", True), needed(512, "mma.sync", False), needed(512, "wgmma", False)) < 0
+
+
+def test_a_graph_without_planned_regions_is_what_inductor_would_get() -> None:
+    seen = []
+
+    def inner(gm: Any, inputs: Any, **_: Any) -> Any:
+        backend = torch_compile.Backend(device="sm_90a")
+        backend.least_gain = 1.0
+        before = gm.graph.python_code("self").src, [dict(n.meta) for n in gm.graph.nodes]
+        backend.visit(gm.graph)
+        assert len(backend.plans) > 0
+        seen.append(before == (gm.graph.python_code("self").src, [dict(n.meta) for n in gm.graph.nodes]))
+        return gm
+
+    torch._dynamo.reset()
+    model = torch.nn.Sequential(
+        torch.nn.RMSNorm(64), torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.Linear(128, 64)
+    )
+    with torch.no_grad():
+        made = torch.compile(model.bfloat16(), backend=lambda g, i: compile_fx(g, i, inner_compile=inner))
+        made(torch.randn(512, 64).bfloat16())
+    assert seen == [True]
 
 
 def test_table_and_source_say_which_times_they_are() -> None:

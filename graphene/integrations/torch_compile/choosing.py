@@ -185,8 +185,11 @@ class Chooser:
                 best = self.compared.get(p)
                 if best is None or row[1] / row[2] > best[1] / best[2]:
                     self.compared[p] = row
-        if better and gain > self.least_gain * (own + gain):
+        if better and gain > max(map(self._needed, new)) * (own + gain):
             self.chosen = after
+
+    def _needed(self, region: PlannedRegion) -> float:
+        return max(self.least_gain, self.times.needed_gain(region))
 
     def _list(self) -> None:
         self._rows.clear()
@@ -207,7 +210,7 @@ class Chooser:
                 self._rows[chosen] = _region(chosen, True, why, inductor, own, measured)
             elif found is not None:
                 done |= found.products
-                why = f"less than {self.least_gain:.0%} faster" if (inductor or 0) > (own or 0) else "slower"
+                why = f"less than {self._needed(found):.0%} faster" if (inductor or 0) > (own or 0) else "slower"
                 self._rows[found] = _region(found, False, why, inductor, own, measured)
             else:
                 why = self.refused.get(product, "nothing beside it")
