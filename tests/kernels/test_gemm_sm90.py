@@ -76,6 +76,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "k over two blocks": FEW | TERMS | {"cluster": (1, 1, 2)},
     "k over four blocks, two consumers": FEW | {"tile": (32, 128, 64), "warps": (1, 8), "cluster": (1, 1, 4)},
     "k over three blocks, in turns": SMALL | {"cluster": (1, 1, 3), "turns": True, "out": "fp32", "split_k": 2},
+    "k over three blocks that share three pieces": SMALL | TERMS | {"tile": (64, 192, 64), "cluster": (1, 1, 3)},
+    "k over three blocks, two share": SMALL | TERMS | {"tile": (128, 128, 64), "warps": (8, 1), "cluster": (1, 1, 3)},
+    "k over four blocks that share": SMALL | {"tile": (64, 256, 64), "stages": 2, "cluster": (1, 1, 4), "out": "fp32"},
+    "few rows, k over three blocks": FEW | TERMS | {"tile": (72, 64, 64), "cluster": (1, 1, 3)},
+    "parts of k over three blocks": SMALL | {"tile": (64, 128, 64), "cluster": (1, 1, 3), "split_k": 2},
+    "three pieces, room for two": SMALL | TERMS | {"tile": (64, 192, 64), "stages": 6, "alpha": True, "beta": True},
+    "eights of columns": SMALL | TERMS | {"tile": (64, 72, 64), "turns": True},
+    "eights of rows": FEW | TERMS | {"tile": (40, 128, 64), "warps": (1, 8)},
     "batched, k over two blocks": FEW | {"cluster": (1, 1, 2), "batched": True},
     "batched parts of k over two blocks": FEW | {"cluster": (1, 1, 2), "batched": True, "split_k": 2},
     "batched, cluster along rows": SMALL | TERMS | {"cluster": (2, 1, 1), "batched": True, "turns": True},
@@ -86,6 +94,7 @@ ODD: dict[str, dict[str, Any]] = {
     "padded": SMALL | TERMS | {"pad": (True, True), "align": (2, 2, 2), "turns": True},
     "padded parts of k": SMALL | {"pad": (True, True), "align": (2, 2, 2), "split_k": 2},
     "padded few rows": FEW | TERMS | {"pad": (True, True), "align": (2, 2, 2)},
+    "padded eights": SMALL | TERMS | {"tile": (128, 72, 64), "warps": (8, 1), "pad": (True, True), "align": (2, 2, 2)},
     "padded across": SMALL | {"pad": (True, True), "align": (2, 2, 2), "order": "NT"},
 }
 
@@ -179,6 +188,9 @@ def test_is_text_and_keeps_its_promises() -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"tile": (64, 72, 64), "order": "TT"}, "gemm_sm90: the tile has half of a pair of eights"),
+    ({"tile": (64, 72, 128), "dtype": "i8"}, "gemm_sm90: the tile has half of a pair of eights"),
+    ({"tile": (64, 68, 64)}, "GemmTile: tile[1] does not fit"),
     ({"dtype": "fp32", "order": "TT", "tile": (64, 64, 32)}, "gemm_sm90: the instruction takes fp32 along k"),
     ({"dtype": "i8", "order": "NN", "tile": (64, 64, 128)}, "gemm_sm90: the instruction takes i8 along k"),
     ({"warps": (2, 2)}, "gemm_sm90: warps do not fit"),
@@ -191,7 +203,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tile": (64, 272, 64)}, "gemm_sm90: the instruction has up to 256 columns"),
     ({"tile": (192, 192, 64)}, "gemm_sm90: sums do not fit into registers"),
     ({"cluster": (2, 1, 2)}, "gemm_sm90: clusters along k have no other direction"),
-    ({"tile": (64, 72, 64), "cluster": (2, 1, 1)}, "GemmTile: tile[1] does not fit"),
+    ({"tile": (64, 72, 64), "cluster": (2, 1, 1)}, "gemm_sm90: blocks cannot share tiles of B"),
     ({"tile": (64, 48, 64), "cluster": (4, 1, 1)}, "gemm_sm90: blocks cannot share tiles of B"),
     ({"stages": 20}, "gemm_sm90: tiles do not fit into shared memory"),
     (

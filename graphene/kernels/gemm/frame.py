@@ -23,6 +23,7 @@ from graphene.kernels.gemm.problem import (
     check_hopper,
     check_scales,
     default_out,
+    rows_of_warp,
 )
 from graphene.kernels.gemm.result import Result, combined, nearest_tf32, of_fp8, parts_added, undefined_where_unused
 
@@ -320,8 +321,9 @@ def check_tile(
     down, across = sizes(kernel, "warps", warps, 2, 1, 32)
     size(kernel, "warps[0] * warps[1]", down * across, most=32)
     k_step = 8 if kernel == "gemm_sm70" else 2 * 256 // dtype.bits  # two steps of the instruction
-    multiples = (16 * down, 16 * across, k_step)
+    multiples = (rows_of_warp(kernel, down) * down, rows_of_warp(kernel, across) * across, k_step)
     BM, BN, BK = (
-        size(kernel, n, x, multiple_of=m) for n, x, m in zip(("BM", "BN", "BK"), tile, multiples, strict=True)
+        size(kernel, n, x, least=least, multiple_of=m)
+        for n, x, m, least in zip(("BM", "BN", "BK"), tile, multiples, (16, 16, 1), strict=True)
     )
     return (BM, BN, BK), (down, across), size(kernel, "group", group)

@@ -50,6 +50,11 @@ class Store:
         """Pieces that are fetched before the sums are complete: as many as have buffers."""
         return self.h.buffers if self.h.fetched else 1
 
+    @property
+    def at_once(self) -> int:
+        """Matrices of eight columns and rows that a warp stores at once: of its 16 rows, and of two columns if even."""
+        return 4 if self.step % 16 == 0 else 2
+
     def declare(self, mine: Any, w: Any) -> None:
         """Declares the registers of a consumer."""
         h, r = self.h, self.result
@@ -58,7 +63,7 @@ class Store:
             return
         # Beside sums that fill the registers there is room for a few columns of terms and of results under way.
         few = h.loaded or r.vectors or len(r.scales) > 1 or operations(h.product.epilogue) > SHORT
-        self.step = 16 if few and h.width % 16 == 0 else h.width
+        self.step = (16 if h.width % 16 == 0 else 8) if few else h.width
         tv = h.atom_of(self.step).c
         self.out = gr.fragment("out", [64, self.step], self.dtype, tv, on=mine)
         of = 1 if h.swapped else 0
@@ -66,7 +71,8 @@ class Store:
         self.declare_scales()
         self.held = {n: gr.fragment(f"r{n}", [64, self.step], self.dtype, tv, on=mine) for n in h.loaded}
         if self.fetches:
-            self.rounds = [gr.ring(f"round{i or ''}", 1) for i in range(self.ahead)]
+            self.once = not h.fetched or self.ahead == h.columns // h.width  # a place has one piece of a tile
+            self.rounds = [gr.ring(f"round{i or ''}", 1) for i in range(1 if self.once else self.ahead)]
 
     def declare_scales(self) -> None:
         """Declares the registers of scales: their product, or those of all rows and of a step of columns."""
@@ -93,22 +99,22 @@ class Store:
         scales = [self.turned(v) for v in r.scales] if h.product.problem.scales == "rows" else []
         return Place({n: self.turned(t) for n, t in r.matrices.items()}, [self.turned(v) for v in r.vectors], scales)
 
-    def begin(self, tile: Place) -> None:
-        """Starts copying what the epilogue needs first, before the products."""
+    def begin(self, tile: Place, pieces: list[int]) -> None:
+        """Starts copying what the epilogue of so many pieces needs first, before the products."""
         if self.fetches:
             with gr.only(self.mine.elect()):
-                for j in range(min(self.ahead, self.h.columns // self.h.width)):
-                    self.fetch(tile, j)
+                for i, j in enumerate(pieces[: self.ahead]):
+                    self.fetch(tile, i, j)
 
-    def fetch(self, tile: Place, j: int) -> None:
-        """Copies pieces of what the epilogue reads to shared memory, the first to where the result will be."""
-        h, come, load = self.h, self.come[self.w * self.ahead + j % self.ahead], gr.atom("tma.load")
+    def fetch(self, tile: Place, i: int, j: int) -> None:
+        """Copies what the epilogue reads of piece `j`, the block's `i`-th, the first matrix to where C's will be."""
+        h, come, load = self.h, self.come[self.w * self.ahead + i % self.ahead], gr.atom("tma.load")
         copies = []
         if h.fetched:
             gr.wait(gr.atom("tma.store"), pending=0)  # the stores from these places have read them
-            for name, place in self.places(j).items():
+            for name, place in self.places(i).items():
                 copies.append((self.turned(place), self.turned(tile.piece(name, h.width, j))))
-        if j == 0:
+        if i == 0:
             for name, held in self.kept.items():
                 vector = tile.scales["ab".index(name[-1])] if name != "bias" else tile.vectors[0]
                 of = (slice(None), 0) if name == "scale_a" else (0, slice(None))
@@ -117,47 +123,58 @@ class Store:
         for to, source in copies:
             gr.move(to, source, atom=load, done=come)
 
-    def places(self, j: int) -> dict[str, Any]:
-        """Where pieces of the fetched matrices are in shared memory, [rows, columns] of the sums."""
-        places = [s[j % self.h.buffers] for s in self.shared]
+    def places(self, i: int) -> dict[str, Any]:
+        """Where a block's `i`-th pieces of the fetched matrices are in shared memory, [rows, columns] of the sums."""
+        places = [s[i % self.h.buffers] for s in self.shared]
         return {n: self.mine_of(s) for n, s in zip(self.h.fetched, places, strict=True)}
 
-    def store(self, acc: Any, tile: Place, stages: Any = None) -> None:
-        """Stores the sums of a consumer's tile. ``stages``: the way of a loaded matrix through them (`Stages`)."""
-        h, pieces = self.h, self.h.columns // self.h.width
+    def store(self, acc: Any, tile: Place, pieces: list[int], stages: Any = None) -> None:
+        """Stores pieces of a consumer's sums. ``stages``: the way of a loaded matrix through them (`Stages`)."""
+        h = self.h
         pair = 1 if h.swapped else 2  # neighbours that a lane holds
         width_bytes = min(pair * self.dtype.bits // 8, self.result.align_bytes)
         store = access("st.global", width_bytes)
         if h.product.epilogue is None:
-            gr.move(tile.matrices["C"], acc, on=self.mine, atom=store)
+            self.store_sums(acc, tile, pieces, store)
             return
         if h.in_pieces:
-            store = gr.atom("stmatrix.x4.trans" if h.swapped else "stmatrix.x4")
-        for j in range(pieces):
-            if self.fetches and (j == 0 or h.fetched):
-                ring = self.rounds[j % self.ahead]
-                self.come[self.w * self.ahead + j % self.ahead].wait(ring.phase)
-                ring.advance()
-            if j == 0:
+            store = gr.atom(f"stmatrix.x{self.at_once}" + ".trans" * h.swapped)
+        for i, j in enumerate(pieces):
+            if self.fetches and (i == 0 or h.fetched):
+                ring = self.rounds[0 if self.once else i % self.ahead]
+                self.come[self.w * self.ahead + i % self.ahead].wait(ring.phase)
+                if not self.once or j == pieces[-1] or not h.fetched:
+                    ring.advance()
+            if i == 0:
                 self.load_scales_of_rows(tile)
             come = {n: stages.take() for n in h.in_stages}  # one, or none
-            to = self.opened(j) if h.in_pieces else tile.piece("C", h.width, j)
-            for i in range(h.width // self.step):
-                self.load_biases(tile, j * (h.width // self.step) + i, width_bytes)
+            to = self.opened(i, len(pieces)) if h.in_pieces else tile.piece("C", h.width, j)
+            for n in range(h.width // self.step):
+                self.load_biases(tile, j * (h.width // self.step) + n, width_bytes, first=i == n == 0)
                 for m in range(h.rows // 64):  # rows of an instruction: so few results are under way at once
-                    self.load_terms(tile, come, j, i, m, width_bytes)
-                    self.round(acc.tile([64, self.step])[m, j * (h.width // self.step) + i], m)
-                    gr.move(to.tile([64, self.step])[m, i], self.out, on=self.mine, atom=store)
+                    self.load_terms(tile, come, i, j, n, m, width_bytes)
+                    self.round(acc.tile([64, self.step])[m, j * (h.width // self.step) + n], m)
+                    gr.move(to.tile([64, self.step])[m, n], self.out, on=self.mine, atom=store)
             if h.in_pieces:
                 self.close(tile.piece("C", h.width, j), to)
             if h.in_stages:
                 stages.give()  # all threads have read it: a barrier in `close` was in between
-            if self.fetches and h.fetched and j + self.ahead < pieces:
+            if self.fetches and h.fetched and i + self.ahead < len(pieces):
                 with gr.only(self.mine.elect()):
-                    self.fetch(tile, j + self.ahead)
+                    self.fetch(tile, i + self.ahead, pieces[i + self.ahead])
 
-    def load_biases(self, tile: Place, at: int, width_bytes: int) -> None:
-        """Loads the biases of a step of columns, or with `swapped` of each instruction's rows."""
+    def store_sums(self, acc: Any, tile: Place, pieces: list[int], store: Any) -> None:
+        """Stores sums as they are, all of them or pieces."""
+        h = self.h
+        if len(pieces) * h.width == h.columns:
+            gr.move(tile.matrices["C"], acc, on=self.mine, atom=store)
+            return
+        for j in pieces:
+            of = acc.tile([None, h.width])[0, j]
+            gr.move(tile.piece("C", h.width, j), of, on=self.mine, atom=store)
+
+    def load_biases(self, tile: Place, at: int, width_bytes: int, first: bool) -> None:
+        """Loads the biases of a step of columns, or with `swapped` of each instruction's rows, for the first one."""
         h = self.h
         for held, v in zip(self.biases, tile.vectors, strict=True):
             if "bias" in self.kept:
@@ -167,7 +184,7 @@ class Store:
                 load = access("ld.global", width_bytes)
             if not h.swapped:
                 gr.move(held, v.tile([None, self.step])[0, at], on=self.mine, atom=load)
-            elif at == 0 and h.rows == 64:
+            elif first and h.rows == 64:
                 gr.move(held, v, on=self.mine, atom=load)
 
         if self.scales_of_rows:
@@ -188,16 +205,16 @@ class Store:
         row = kept.tile([1, None])[self.w, 0]  # along the columns of C
         return (row.T if (name == "a") != self.h.swapped else row), access("ld.shared", 4)
 
-    def load_terms(self, tile: Place, come: dict[str, Any], j: int, i: int, m: int, width_bytes: int) -> None:
-        """Loads a step of columns of the matrices that the epilogue reads. ``come``: those that are in stages."""
+    def load_terms(self, tile: Place, come: dict[str, Any], i: int, j: int, n: int, m: int, width_bytes: int) -> None:
+        """Loads step `n` of piece `j`, the block's `i`-th, of what the epilogue reads. ``come``: what is in stages."""
         h = self.h
-        memory = {} if h.by_boxes else {n: tile.piece(n, h.width, j) for n in h.loaded}
-        places = come or memory or (self.places(j) if h.fetched else {})
+        memory = {} if h.by_boxes else {name: tile.piece(name, h.width, j) for name in h.loaded}
+        places = come or memory or (self.places(i) if h.fetched else {})
         load = access("ld.global", width_bytes)
         if h.by_boxes:
-            load = gr.atom("ldmatrix.x4.trans" if h.swapped else "ldmatrix.x4")
+            load = gr.atom(f"ldmatrix.x{self.at_once}" + ".trans" * h.swapped)
         for name, held in self.held.items():
-            gr.move(held, places[name].tile([64, self.step])[m, i], on=self.mine, atom=load)
+            gr.move(held, places[name].tile([64, self.step])[m, n], on=self.mine, atom=load)
 
     def round(self, x: Any, m: int) -> None:
         """Computes the results of a step of columns from the sums of rows `m` and the terms, and rounds them."""
@@ -220,16 +237,15 @@ class Store:
         """The consumer's piece."""
         return self.turned(pieces.tile([self.lines, None])[self.w, 0])
 
-    def opened(self, j: int) -> Any:
-        """The shared memory of a piece, [rows, columns] of the sums, once the piece before has left it."""
+    def opened(self, i: int, pieces: int) -> Any:
+        """The shared memory of the `i`-th of some pieces, [rows, columns] of the sums, once one before has left it."""
         if self.h.by_boxes and not self.h.fetched:  # else `fetch` has waited
-            last = self.h.columns // self.h.width - 1  # the last piece of the tile before
             # The stores that have begun since the newest one from this buffer may still be under way.
-            behind = (last - j) % self.h.buffers + j
+            behind = (pieces - 1 - i) % self.h.buffers + i  # of the last piece of the tile before, and of this one
             gr.wait(gr.atom("tma.store"), pending=min(self.h.buffers - 1, behind))
         if not (self.h.by_boxes and self.h.fetched):
             gr.barrier(on=self.mine)
-        return self.mine_of(self.shared[0][j % self.h.buffers])
+        return self.mine_of(self.shared[0][i % self.h.buffers])
 
     def close(self, to: Any, held: Any) -> None:
         """Stores a piece by TMA, or by the threads if lines of C begin anywhere."""

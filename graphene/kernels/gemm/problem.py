@@ -295,6 +295,14 @@ class GemmProblem:
         return f"{batch}{self.m}x{self.n}x{self.k} {self.order} {kind}{act}"
 
 
+def rows_of_warp(kernel: str, warps: int) -> int:
+    """Of what number the rows of a tile, or its columns, are multiples for each of so many warps along them.
+
+    The columns of wgmma, of which no warps have a part, are eights.
+    """
+    return 8 if kernel == "gemm_sm90" and warps == 1 else 16
+
+
 @dataclass(frozen=True)
 class GemmTile:
     """How a product is computed: the choices that a tuning record keeps.
@@ -340,7 +348,7 @@ class GemmTile:
         for name, value in values.items():  # JSON has lists, no tuples
             object.__setattr__(self, name, value)
         for i, rows in enumerate(("tile[0]", "tile[1]")):
-            size(n, rows, self.tile[i], multiple_of=16 * self.warps[i])
+            size(n, rows, self.tile[i], least=16, multiple_of=rows_of_warp(self.kernel, self.warps[i]) * self.warps[i])
 
     def config(self, p: GemmProblem) -> GemmConfig:
         """The configuration of a problem."""

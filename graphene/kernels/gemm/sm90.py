@@ -14,7 +14,7 @@ from graphene.kernels.gemm.sm90_tile import KINDS, SUMS, Hopper, check_tile_sm90
 from graphene.kernels.tma import LINE_BYTES, MOST_TILES, declare_clusters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from graphene.dtypes import DType
     from graphene.kernels.gemm.frame import Declared
@@ -58,7 +58,7 @@ def gemm_sm90(
     """C = epilogue(A @ B.T, bias) for sm_90a, by TMA and wgmma; the arguments are those of gemm_sm80, and seven more.
 
     - `warps`: (4,1) or (8,1), one or two consumers that share the BM rows of a tile; (1,4) or (1,8), one or two that
-      share its BN columns. In the latter case A and B change places, which suits few rows: BM is any multiple of 16.
+      share its BN columns. In the latter case A and B change places, which suits few rows: BM is any multiple of 8.
     - `turns`: two consumers compute a tile each, and one multiplies while the other stores (ping-pong). By default
       consumers take turns, unless `warps` says that two share a tile.
     - `cluster`: blocks of a cluster along the rows and columns of C, and k. Those along the rows load tiles of B
@@ -205,8 +205,9 @@ def product_sm90(product: Product, tiles: Callable[[Hopper, Declared], Grid] | N
                     ks = grid.steps * BK
                     gX, gY = (g.T.window(grid.first_step(part, rank) * BK, ks).T for g in (gX, gY))
                 place = store.at(part, z, row, y)
-                with on_first(join, rank):
-                    store.begin(place)
+                for pieces, on_owner in on_owners(h, rank):
+                    with on_owner:
+                        store.begin(place, pieces)
                 with gr.matmul(acc, gX, gY.T, on=mine, accumulate=False):
                     if turn is not None:
                         turn[w].sync()
@@ -226,8 +227,9 @@ def product_sm90(product: Product, tiles: Callable[[Hopper, Declared], Grid] | N
                     get.advance(grid.steps)
                 if join is not None:
                     join.add(acc, mine, w, rank, cluster)
-                with on_first(join, rank):
-                    store.store(acc, place, stages)
+                for pieces, on_owner in on_owners(h, rank):
+                    with on_owner:
+                        store.store(acc, place, pieces, stages)
             store.end()
         if cluster is not None:
             gr.barrier(on=cluster)  # nobody leaves while another block may still arrive here
@@ -298,59 +300,84 @@ class Mates:
         self.arrivals = sum(n for n in (h.down, h.across) if n > 1) or 1
 
 
-def on_first(join: Join | None, rank: Any) -> AbstractContextManager[object]:
-    """What the first block of a cluster that cuts k does for all of them."""
-    return nullcontext() if join is None else gr.if_(rank == 0)
+def on_owners(h: Hopper, rank: Any) -> Iterator[tuple[list[int], AbstractContextManager[object]]]:
+    """The pieces of a tile that a block stores, and the branch of that block, for each one of a cluster that cuts k."""
+    for r, pieces in enumerate(h.owned):
+        if pieces:
+            yield pieces, nullcontext() if h.cuts == 1 else gr.if_(rank == r)
 
 
 class Join:
-    """The sums of a tile whose k is cut over the blocks of a cluster: the first block adds those of the others.
+    """The sums of a tile whose k is cut over the blocks of a cluster: each block adds up those of its own pieces.
 
-    The others store their registers to the first one's shared memory, and arrive there. It arrives at their barriers
-    when it has read them.
+    The others store their registers to its shared memory, and arrive there. It arrives at their barriers when it has
+    read them. With few pieces, or few blocks, some blocks have none of their own.
     """
 
     def __init__(self, h: Hopper) -> None:
         self.h, slots = h, (h.cuts - 1) * h.consumers
-        n = h.columns // 8
+        self.owners = [rank for rank, pieces in enumerate(h.owned) if pieces]
+        columns = max(len(pieces) for pieces in h.owned) * h.width
+        n = columns // 8
         rows = gr.Layout((8, 2, 4, h.rows // 64), (8, 256, 64, 512 * n))  # pairs of neighbours in the order of threads
-        columns = gr.Layout((2, 4, n), (1, 2, 512))
-        layout = gr.Layout((rows.shape, columns.shape), (rows.stride, columns.stride))
+        across = gr.Layout((2, 4, n), (1, 2, 512))
+        layout = gr.Layout((rows.shape, across.shape), (rows.stride, across.stride))
         self.sums = gr.alloc("share", layout, h.product.sums, gr.SH, stages=slots)
         self.come = gr.mbarrier("shared", h.consumers, arrivals=h.cuts - 1)
-        self.read = gr.mbarrier("taken", h.consumers, arrivals=1)
+        self.read = gr.mbarrier("taken", h.consumers, arrivals=len(self.owners))
 
     def declare(self, mine: Any) -> None:
         """Declares the registers of a consumer."""
-        tv = self.h.atom_of(16).c
-        self.other = gr.fragment("other", [64, 16], self.h.product.sums, tv, on=mine)
+        self.step = 16 if self.h.width % 16 == 0 else 8
+        tv = self.h.atom_of(self.step).c
+        self.other = gr.fragment("other", [64, self.step], self.h.product.sums, tv, on=mine)
         self.ring, self.free = gr.ring("joined", 1), gr.ring("given", 1, phase=1)  # 1: nothing has been given yet
 
     def add(self, acc: Any, mine: Any, w: Any, rank: Any, cluster: Any) -> None:
-        """Adds the sums of all blocks up, in the first one."""
+        """Adds the sums of all blocks up, each piece in its owner."""
+        for r, pieces in enumerate(self.h.owned):
+            with gr.if_(rank == r):
+                if self.owners != [r]:
+                    self.give(acc, mine, w, r, cluster)
+                if pieces:
+                    self.take(acc, pieces, mine, w, r, cluster)
+        self.ring.advance()
+        self.free.advance()
+
+    def give(self, acc: Any, mine: Any, w: Any, rank: int, cluster: Any) -> None:
+        """Stores the sums of the others' pieces to their shared memory."""
         h = self.h
-        with gr.if_(rank == 0):
-            self.come[w].wait(self.ring.phase, acquire=True)
-            for slot in range(h.cuts - 1):
-                given = self.sums[slot * h.consumers + w]
-                for m in range(h.rows // 64):
-                    for j in range(h.columns // 16):
-                        mine_of_acc = acc.tile([64, 16])[m, j]
-                        gr.move(self.other, given.tile([64, 16])[m, j], on=mine, atom=gr.atom("ld.shared.v2.b32"))
+        self.read[w].wait(self.free.phase)
+        others = [owner for owner in self.owners if owner != rank]
+        for owner in others:
+            slot = rank if rank < owner else rank - 1
+            to = self.sums[slot * h.consumers + w].of(owner)
+            for i, j in enumerate(h.owned[owner]):
+                of, at = (t.tile([None, h.width]) for t in (acc, to))
+                gr.move(at[0, i], of[0, j], on=mine, atom=gr.atom("st.shared::cluster.v2.b32"))
+        gr.barrier(on=mine)
+        with gr.only(mine.elect()):
+            for owner in others:
+                self.come[w].arrive(at=cluster[owner], release=True)
+
+    def take(self, acc: Any, pieces: list[int], mine: Any, w: Any, rank: int, cluster: Any) -> None:
+        """Adds the sums of the others to those of the own pieces."""
+        h, steps = self.h, self.h.width // self.step
+        self.come[w].wait(self.ring.phase, acquire=True)
+        for slot in range(h.cuts - 1):
+            given = self.sums[slot * h.consumers + w]
+            for m in range(h.rows // 64):
+                for i, j in enumerate(pieces):
+                    for n in range(steps):
+                        mine_of_acc = acc.tile([64, self.step])[m, j * steps + n]
+                        source = given.tile([64, self.step])[m, i * steps + n]
+                        gr.move(self.other, source, on=mine, atom=gr.atom("ld.shared.v2.b32"))
                         mine_of_acc[:] = mine_of_acc + self.other
-            gr.barrier(on=mine)  # all have read them
-            with gr.only(mine.elect()):
-                for other in range(1, h.cuts):
+        gr.barrier(on=mine)  # all have read them
+        with gr.only(mine.elect()):
+            for other in range(h.cuts):
+                if other != rank or self.owners != [rank]:  # a block that gives nothing never waits to give
                     self.read[w].arrive(at=cluster[other])
-            self.ring.advance()
-        with gr.else_():
-            self.read[w].wait(self.free.phase)
-            place = self.sums[(gr.max(rank, 1) - 1) * h.consumers + w].of(0)
-            gr.move(place, acc, on=mine, atom=gr.atom("st.shared::cluster.v2.b32"))
-            gr.barrier(on=mine)
-            with gr.only(mine.elect()):
-                self.come[w].arrive(at=cluster[0], release=True)
-            self.free.advance()
 
 
 class Stages:

@@ -22,6 +22,7 @@ KINDS = {"fp16": "f16", "bf16": "bf16", "i8": "s8", "fp8e4m3": "e4m3", "fp8e5m2"
 KINDS["fp32"] = "tf32"  # TMA rounds
 SUMS = 208  # the most accumulators of a thread
 PIECE, MOST_PIECE = 64, 112  # columns of C that are stored at once
+SHARED_CUTS = 3  # blocks that cut k, from which on each adds a part of the sums up
 
 
 class Refusal(NamedTuple):
@@ -70,6 +71,9 @@ def refusal(product: Product, shared_bytes: int = SHARED_BYTES) -> Refusal | Non
         return Refusal("a step of k is a line of shared memory", f"tile[2] = {line}", t.tile[2], f"take {line}")
     if h.columns > 256:
         return Refusal("the instruction has up to 256 columns", "256 or less", h.columns, "take a smaller tile")
+    if h.columns % 16 and (not h.right.along_k or p.dtype == "i8"):
+        want = "a multiple of 16 columns of i8 and of an operand that lies across k"
+        return Refusal("the tile has half of a pair of eights", want, h.columns, "take another tile")
     if h.held > SUMS:
         want = f"at most {SUMS} for each thread"
         return Refusal("sums do not fit into registers", want, h.held, "take a smaller tile")
@@ -159,6 +163,18 @@ class Hopper:
         return self.product.tile.cluster[2]
 
     @property
+    def owned(self) -> list[list[int]]:
+        """The pieces of a tile that each block of those which cut k adds up and stores: side by side, one or more.
+
+        With few blocks the first one has them all, as have those that do not cut k.
+        """
+        pieces = range(self.columns // self.width)
+        if self.cuts < SHARED_CUTS or not (self.in_pieces or self.product.epilogue is None):
+            return [list(pieces)] + [[] for _ in range(self.cuts - 1)]
+        of = [j if len(pieces) <= self.cuts else j * self.cuts // len(pieces) for j in pieces]
+        return [[j for j in pieces if of[j] == rank] for rank in range(self.cuts)]
+
+    @property
     def blocks(self) -> int:
         """Blocks of a cluster."""
         return self.down * self.across * self.cuts
@@ -179,6 +195,9 @@ class Hopper:
         if self.columns % PIECE == 0:
             return PIECE  # whole lines of 128 bytes, which are swizzled
         widths = [n for n in range(48, MOST_PIECE + 1, 16) if self.columns % n == 0]
+        if self.cuts >= SHARED_CUTS:  # each block has a piece, or at least two blocks have some
+            halves = [n for n in range(32, self.columns // 2 + 1, 8) if self.columns % n == 0]
+            widths = [n for n in halves if n * self.cuts <= self.columns] or halves
         return max(widths, default=self.columns)
 
     @property
@@ -216,10 +235,10 @@ class Hopper:
 
     @property
     def buffers(self) -> int:
-        """Pieces of C that are on their way at once."""
-        pieces, more = self.columns // self.width, self.more_pieces
+        """Pieces of C that are on their way at once: all that are fetched before the sums are complete, else two."""
+        pieces, each = self.columns // self.width, (1 + self.more_pieces) * self.piece_bytes
         room = SHARED_BYTES - self.beside_bytes - self.product.tile.stages * self.stage_bytes
-        return 2 if pieces > 1 and self.piece_bytes and room >= 2 * (1 + more) * self.piece_bytes else 1
+        return max(1, min(pieces, pieces if self.by_boxes and self.fetched else 2, room // each)) if each else 1
 
     @property
     def more_pieces(self) -> int:
@@ -245,7 +264,7 @@ class Hopper:
     @property
     def beside_bytes(self) -> int:
         """Shared memory beside stages and pieces: barriers, vectors, sums of other blocks, and gaps for alignment."""
-        joined = (self.cuts - 1) * self.consumers * self.rows * self.columns * 4
+        joined = (self.cuts - 1) * self.consumers * self.rows * len(self.owned[0]) * self.width * 4
         kept = sum(-(-n * t.bits // (8 * LINE_BYTES)) * LINE_BYTES for t, n in self.kept.values())
         return joined + ALIGNED_BYTES + self.consumers * kept + LINE_BYTES + self.product.tables_bytes
 
