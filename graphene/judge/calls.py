@@ -334,7 +334,9 @@ class CallPlan:
                 continue
             laid[a.name] = lay(s, a, sizes, call.wider)
             may = self._read.get(a.name)
-            allowed = None if may is None else may.range(sizes)
+            # A narrow element of which more is computed is often several indices: any bits of it then mean something.
+            told = may is not None and (may.copied or _core.dtype(a.dtype).bits >= 32)
+            allowed = may.range(sizes) if may is not None and told else None
             for t in _all(laid[a.name]):
                 self._fill(a, t, kinds.get(a.name, _USUAL), rng, turned, allowed)
         if self.wish.prepare is not None:

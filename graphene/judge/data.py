@@ -111,11 +111,10 @@ def draw_integers(
     if dtype == "pred":
         return rng.integers(0, 2, shape)
     width, (low, high) = _core.dtype(dtype).bits, range_of(dtype)
-    if width <= 8 and kind != "whole":
-        return rng.integers(low, high + 1, shape)
-    if width >= 32 and allowed is not None:
+    if allowed is not None:
         least, most, step = allowed
-        first, last = least // step, most // step
+        first = -(-max(least, low) // step)
+        last = max(min(most, high) // step, first)
         if kind in _LOW:
             last = min(last, first + 63)
         elif kind in _HIGH:
@@ -124,6 +123,8 @@ def draw_integers(
         if x.size > 1 and kind not in _LOW:
             x.reshape(-1)[rng.integers(x.size)] = last
         return x * step
+    if width <= 8 and kind != "whole":
+        return rng.integers(low, high + 1, shape)
     if bits and kind != "whole" and width <= 32:
         return rng.integers(low, high + 1, shape)
     if kind in _HIGH:  # sums and products of some still fit

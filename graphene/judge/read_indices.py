@@ -27,11 +27,14 @@ class Allowed:
 
     ``places``: where they stand as indices: their name, the index's text, and the extent that it is an index into.
     ``limits``: scalars that are computed of them: their name, the scalar's value as a text, and its facts.
+    ``copied``: whether they become indices by moves alone, so that the facts hold for them as they are in memory.
+    Several indices may lie in the bits of another element.
     """
 
     facts: tuple[Facts, ...]
     places: tuple[tuple[str, str, Any], ...] = ()
     limits: tuple[tuple[str, str, Facts], ...] = ()
+    copied: bool = False
 
     def range(self, values: Mapping[str, int]) -> tuple[int, int, int]:
         """The least and the largest element in a call of these sizes, and what the elements are multiples of."""
@@ -80,6 +83,7 @@ def of_tensors(signature: Signature, body: list[Any]) -> dict[str, Allowed]:
     every = list(statements(body))
     base: dict[int, int] = {}
     known: dict[int, set[str]] = {}
+    computed: dict[int, set[str]] = {}  # of these, those of which something was computed on the way
     shapes = extents_by_id(signature, body)
     conditions = {s["id"] for s in every if "id" in s and "type" in s and s["type"]["dtype"] == "pred"}
     names = {a.name for a in signature.arguments if isinstance(a, Argument) and not is_float(a.dtype)}
@@ -103,17 +107,24 @@ def of_tensors(signature: Signature, body: list[Any]) -> dict[str, Allowed]:
                 continue
             outs = [root(i) for i in s.get("outs", ()) if i not in conditions]
             given: set[str] = set()
+            made: set[str] = set()
             for x in s.get("ins", ()):
                 if isinstance(x, dict) and isinstance(x.get("tensor"), int):
                     given |= known.get(root(x["tensor"]), set())
+                    made |= computed.get(root(x["tensor"]), set())
+            if s["kind"] != "Move":
+                made = given
             for i in outs:
-                if not given <= known.setdefault(i, set()):
-                    known[i] |= given
-                    grown = True
+                for found, new in ((known, given), (computed, made)):
+                    if not new <= found.setdefault(i, set()):
+                        found[i] |= new
+                        grown = True
     facts: dict[str, list[Facts]] = {}
     variables: dict[str, set[str]] = {}
+    changed: set[str] = set()
     for s in every:
         if s["stmt"] == "index" and isinstance(s.get("from"), int):
+            changed |= computed.get(root(s["from"]), set())
             for name in known.get(root(s["from"]), ()):
                 facts.setdefault(name, []).append(_facts_of(s))
                 variables.setdefault(s["var"], set()).add(name)
@@ -131,7 +142,9 @@ def of_tensors(signature: Signature, body: list[Any]) -> dict[str, Allowed]:
                 for name in variables[variable]:
                     limits.setdefault(name, []).append((variable, s["value"], _facts_of(s)))
     return {
-        name: Allowed(tuple(dict.fromkeys(f)), tuple(places.get(name, ())), tuple(limits.get(name, ())))
+        name: Allowed(
+            tuple(dict.fromkeys(f)), tuple(places.get(name, ())), tuple(limits.get(name, ())), name not in changed
+        )
         for name, f in facts.items()
     }
 

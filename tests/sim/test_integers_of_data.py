@@ -169,6 +169,39 @@ def bounded_by_sizes() -> gr.Kernel:
     return kernel
 
 
+@pytest.mark.parametrize("dtype", ["u8", "i8", "u16", "i16", "u32", "i64"])
+@pytest.mark.parametrize("most", [7, 1000, None])
+def test_tables_of_narrow_integers_are_drawn_within_their_facts(dtype: str, most: int | None) -> None:
+    with gr.Kernel("looked_up", means=lambda x, at, y: x[at]) as kernel:
+        N, M = gr.sym("N", min=1 if most is None else most + 1), gr.sym("M")
+        x, at = gr.input("x", [N], gr.fp32), gr.input("at", [M], getattr(gr, dtype))
+        y = gr.output("y", [M], gr.fp32)
+        (b,), (t,) = gr.blocks(gr.ceil_div(M, 32)).indices(), gr.threads(32).indices()
+        with gr.if_(b * 32 + t < M):
+            y[b * 32 + t] = gr.load(x[gr.index(at[b * 32 + t], min=0, max=N - 1 if most is None else most)])
+    assert kernel.check().ok
+
+
+def test_bytes_that_hold_two_indices_are_drawn_whole() -> None:
+    def kernel(mistaken: bool) -> gr.Kernel:
+        def meaning(x: Any, at: Any, y: Any) -> Any:
+            return x[at & 15] + x[at >> 4]
+
+        with gr.Kernel("two_a_byte", means=meaning) as kernel:
+            x, at = gr.input("x", [16], gr.fp32), gr.input("at", [32], gr.u8)
+            y = gr.output("y", [32], gr.fp32)
+            gr.blocks(1)
+            (t,) = gr.threads(32).indices()
+            both = gr.let("both", gr.cast(gr.load(at[t]), gr.i32))
+            low = gr.index(both & 15, min=0, max=15)
+            high = gr.index((both >> 4) & (7 if mistaken else 15), min=0, max=15)
+            y[t] = gr.load(x[low]) + gr.load(x[high])
+        return kernel
+
+    assert kernel(False).check().ok
+    assert not kernel(True).check().ok
+
+
 def test_bounds_of_sizes() -> None:
     kernel = bounded_by_sizes()
     assert kernel.check().ok
