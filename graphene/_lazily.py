@@ -10,7 +10,7 @@ import ast
 import importlib
 import importlib.util
 import sys
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 _homes: dict[str, dict[str, str]] = {}
@@ -18,8 +18,10 @@ _homes: dict[str, dict[str, str]] = {}
 
 def _imports(package: str) -> dict[str, str]:
     """The file of each name that a package imports for type checkers, as a module's name."""
-    spec = importlib.util.find_spec(package)
-    source = getattr(spec.loader, "get_source")(package) if spec else ""  # noqa: B009
+    loader: Any = getattr(importlib.util.find_spec(package), "loader", None)
+    source = loader.get_source(package)
+    if source is None:  # compiled files alone are installed, as in programs that are bundled with their Python
+        return _compiled_imports(loader.get_code(package))
     blocks = [
         node.body
         for node in ast.parse(source).body
@@ -27,6 +29,26 @@ def _imports(package: str) -> dict[str, str]:
     ]
     imports = [x for body in blocks for x in body if isinstance(x, ast.ImportFrom)]
     return {a.asname or a.name: str(x.module) for x in imports for a in x.names}
+
+
+def _compiled_imports(code: CodeType) -> dict[str, str]:
+    """The same, read from the package's compiled code."""
+    import dis
+
+    found: dict[str, str] = {}
+    module, imported, end = "", False, -1
+    steps = list(dis.get_instructions(code))
+    for i, step in enumerate(steps):
+        if step.opname.startswith("LOAD_") and step.argval == "TYPE_CHECKING":
+            end = next(x.argval for x in steps[i:] if "JUMP" in x.opname)  # behind the block
+        if step.offset >= end:
+            continue
+        if step.opname == "IMPORT_NAME":
+            module = step.argval
+        elif imported and step.opname.startswith("STORE_"):
+            found[step.argval] = module
+        imported = step.opname == "IMPORT_FROM"
+    return found
 
 
 def homes(package: str) -> dict[str, str]:
@@ -40,7 +62,7 @@ def attribute(package: str, name: str) -> Any:
     """The package's attribute of that name: a name of one of its files, or a file. Raises AttributeError."""
     if name in homes(package):
         value = getattr(importlib.import_module(homes(package)[name]), name)
-    elif not name.startswith("_") and importlib.util.find_spec(f"{package}.{name}"):
+    elif name.isidentifier() and not name.startswith("_") and importlib.util.find_spec(f"{package}.{name}"):
         value = importlib.import_module(f"{package}.{name}")
     else:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")

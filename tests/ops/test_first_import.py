@@ -1,10 +1,19 @@
 """What a new process reads for a call of an operator, and when PyTorch gets to know operators."""
 
+import compileall
+import importlib
+import os
+import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
+from typing import Any
 
 import pytest
+
+import graphene as gr
+from graphene import _lazily
 
 torch = pytest.importorskip("torch")
 
@@ -46,6 +55,40 @@ def test_a_function_reads_its_own_file_and_no_kernel() -> None:
         "cross_entropy": ["graphene.ops.cross_entropy"],
     }
     assert all(m.startswith("graphene.ops.attention") for m in files["attention"])
+
+
+@pytest.mark.parametrize("package", ["graphene.ops", "graphene.kernels", "graphene.kernels.gemm", "graphene.select"])
+def test_names_are_found_without_source(package: str) -> None:
+    """Programs that are bundled with their Python bring compiled files alone."""
+    loader: Any = importlib.import_module(package).__loader__
+    assert _lazily._compiled_imports(loader.get_code(package)) == _lazily.homes(package) != {}
+
+
+def test_compiled_files_alone_are_enough(tmp_path: Path) -> None:
+    there = tmp_path / "graphene"
+    shutil.copytree(Path(gr.__file__).parent, there, ignore=shutil.ignore_patterns("__pycache__"))
+    assert compileall.compile_dir(there, quiet=1, legacy=True)
+    for file in there.rglob("*.py"):
+        file.unlink()
+    body = """
+        import torch
+        import graphene as gr
+        from graphene.kernels import softmax_kernel
+        print(gr.__file__.endswith("pyc"), gr.ops.softmax(torch.zeros(2, 4), -1).sum().item(), softmax_kernel.__name__)
+    """
+    run = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(body)]
+    done = subprocess.run(run, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True,
+                          text=True, timeout=120)  # fmt: skip
+    assert done.stdout.split() == ["True", "2.0", "softmax_kernel"], done.stderr
+
+
+def test_what_is_no_name_is_no_attribute() -> None:
+    """Also where the import system would look for a file of a package that there is not."""
+    from graphene import ops
+
+    for name in ("", ".", "..", "a.b", "matmul.x", "../x", "a/b", "core.define", "a\0", " ", "\ud800", "no_such_name"):
+        assert not hasattr(ops, name), name
+    assert not any("." in name for name in vars(ops))
 
 
 def test_names_of_operators_are_functions_whatever_is_imported_first() -> None:
