@@ -323,7 +323,8 @@ def convolutions() -> list[Case]:
             image, filters = (x[name].permute(0, 3, 1, 2) for name in "XF")  # channels_last, as cuDNN likes it
             return functional.conv2d(image, filters, padding=1).permute(0, 2, 3, 1)
 
-        out.append(Case(f"convolution 3x3, 32x{side}x{side}x{channels}", g, eager, scales={"F": 0.05}))
+        plans = {"planned": {}, "planned, wgmma": WGMMA}
+        out.append(Case(f"convolution 3x3, 32x{side}x{side}x{channels}", g, eager, {}, plans, scales={"F": 0.05}))
     return out
 
 

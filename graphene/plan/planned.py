@@ -146,10 +146,10 @@ class Plan:
             write = write_streams.write
         elif isinstance(self._of, heads.HeadTiled):
             write = write_heads.write
+        elif isinstance(self._of, (windows.WindowedTiled, windows.WindowedWarpgroups)):
+            write = write_windows.write
         elif isinstance(self._of, warpgroups.WarpgroupTiled):
             write = write_warpgroups.write
-        elif isinstance(self._of, windows.WindowedTiled):
-            write = write_windows.write
         text: str = write(self._of, self._made, title, self.graph.name)
         return text
 

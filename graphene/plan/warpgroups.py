@@ -44,6 +44,8 @@ FLOPS_PER_CLOCK = 3286.0  # of a multiprocessor, as cuBLAS reaches with 4096^3 o
 class WarpgroupTiled(Tiled):
     """What the text of such a kernel needs: ``tile.warps`` are those that multiply."""
 
+    registers = 232  # of a thread that multiplies, where two warpgroups do
+
     @property
     def consumers(self) -> int:
         """Warpgroups that multiply."""
@@ -172,7 +174,12 @@ def stage(d: Decisions, t: WarpgroupTiled) -> None:
         name, shape = shared_name(s), shape_of(form, s, tile)
         swizzle = gr.swizzle(STEP, form.dtype)
         d.put(f"{name}.swizzle", str(swizzle), "lines of 128 bytes as TMA and wgmma know them: 0 conflicts")
-        d.put(f"{name}.copy", "TMA", f"boxes of {s.name} along {form.k.name}, by one thread")
+        if form.gather is not None and s.side == "left":
+            d.put(
+                f"{name}.copy", "cp.async of 16 bytes", f"windows of {s.name}, gathered by the threads of a warpgroup"
+            )
+        else:
+            d.put(f"{name}.copy", "TMA", f"boxes of {s.name} along {form.k.name}, by one thread")
         d.put(f"{name}.load", "wgmma", "the instruction reads shared memory")
         t.shared[name] = Shared(name, shape, swizzle, math.prod(shape) * 2 * tile.stages, 1024, tile.stages)
 

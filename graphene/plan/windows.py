@@ -12,18 +12,19 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from graphene.plan import products
+from graphene.plan import products, warpgroups
 from graphene.plan.form import Gather, none, product_form
 from graphene.plan.graph import Axis, Graph, Output, Value, dot
 from graphene.plan.product_tiles import SLICE, size_of
 from graphene.plan.product_time import moved
 from graphene.plan.products import Tiled
+from graphene.plan.warpgroups import WarpgroupTiled
 
 if TYPE_CHECKING:
     from graphene.plan.decisions import Decisions
     from graphene.select.device import Device
 
-__all__ = ["Windowed", "WindowedTiled", "decide", "is_windowed", "read"]
+__all__ = ["Windowed", "WindowedTiled", "WindowedWarpgroups", "decide", "is_windowed", "read"]
 
 
 @dataclass(eq=False)
@@ -92,6 +93,16 @@ class WindowedTiled(Tiled):
         for w in self.of.windows:
             fixed[w.more["over"].symbol] = w.more["over"].size
         return fixed, free
+
+
+@dataclass
+class WindowedWarpgroups(WarpgroupTiled):
+    """The same by ``wgmma``: a warpgroup gathers, and others multiply."""
+
+    registers = 208
+    of: Windowed = field(kw_only=True)
+    inputs = WindowedTiled.inputs
+    small_sizes = WindowedTiled.small_sizes
 
 
 def is_windowed(g: Graph) -> bool:
@@ -199,13 +210,21 @@ def _flat_input(flat: Graph, v: Value, of: Windowed, axes: tuple[Any, ...]) -> V
     return flat.input(v.name, now, v.more["dtype"])
 
 
-def decide(d: Decisions, g: Graph, sizes: dict[str, int], device: Device) -> WindowedTiled:
+def decide(d: Decisions, g: Graph, sizes: dict[str, int], device: Device) -> WindowedTiled | WindowedWarpgroups:
     """Makes every decision. Raises SelectError PLAN_NONE, PLAN_PIN."""
     of = read(g, sizes)
     form = product_form(of.product)
     form.moved = moved(of.moved, sizes)
     assert of.channels.size is not None
     form.gather = Gather(of.channels.size)
+    if device.arch == "sm_90a":
+        why = warpgroups.why_not(form, device)
+        if of.channels.size % warpgroups.STEP:
+            why = f"{of.channels!r} channels, of which steps take {warpgroups.STEP}"
+        options: dict[Any, float | str] = {"mma.sync": 0.0, "wgmma": why or 1.0}
+        said = {"mma.sync": "wgmma has not been measured with windows", "wgmma": "a warpgroup gathers windows"}
+        if d.take("instruction", options, said.__getitem__, "relative") == "wgmma":
+            made = warpgroups.decide(d, form, sizes, device)
+            return WindowedWarpgroups(**{n: getattr(made, n) for n in made.__dataclass_fields__}, of=of)
     t = products.decide(d, form, sizes, device)
-    own = {n: getattr(t, n) for n in t.__dataclass_fields__}
-    return WindowedTiled(**own, of=of)
+    return WindowedTiled(**{n: getattr(t, n) for n in t.__dataclass_fields__}, of=of)

@@ -255,7 +255,7 @@ class HeadWriter(WarpgroupWriter):
         w = self.w
         with w.block("with gr.only(consumers):"):
             if self.t.consumers > 1:
-                w("gr.setmaxnreg(232)")
+                w(f"gr.setmaxnreg({self.t.registers})")
             w("c, _ = consumers.indices()")
             w("mine = consumers[c]", "this thread's own warpgroup")
             w('get, free = gr.ring("get", STAGES), gr.ring("free", STAGES)')

@@ -62,10 +62,14 @@ class WarpgroupWriter(Writer):
             shape = f"[{s.shape[0]}, {s.shape[1]}]"
             more = f"{stages}swizzle=gr.{s.swizzle!r}, at={t.at[name]}"
             w(f'{name} = gr.alloc("{name}", {shape}, gr.{dtype}, gr.SH, {more})', d[f"{name}.swizzle"].why)
-        w('full = gr.mbarrier("full", STAGES, arrivals=1)', "a stage has its bytes")
+        w(f'full = gr.mbarrier("full", STAGES, arrivals={self.full_arrivals()})', "a stage has its bytes")
         w('empty = gr.mbarrier("empty", STAGES, arrivals=CONSUMERS)', "its readers are done")
         w("gr.barrier()", "the mbarriers are initialised")
         w()
+
+    def full_arrivals(self) -> str:
+        """Arrivals that fill a stage."""
+        return "1"
 
     def produce(self) -> None:
         """The warpgroup that starts copies."""
@@ -97,7 +101,7 @@ class WarpgroupWriter(Writer):
         f, w = self.form, self.w
         with w.block("with gr.only(consumers):"):
             if self.t.consumers > 1:
-                w("gr.setmaxnreg(232)")
+                w(f"gr.setmaxnreg({self.t.registers})")
             w("c, _ = consumers.indices()")
             w("mine = consumers[c]", "this thread's own warpgroup")
             w('get, free = gr.ring("get", STAGES), gr.ring("free", STAGES)')
@@ -152,15 +156,24 @@ class WarpgroupWriter(Writer):
                     view, word = f"{x}.tile([{GROUP_ROWS}, {PIECE}])[row, column]", WORDS[2 * e]
                 w(f'gr.move(g{v.name}, {view}, atom="ld.global.{word}")')
             w(f"out[:] = result({self.result_arguments('result')})")
-            w("gr.wait(store, pending=0)", "the store before has read the piece")
-            w("gr.barrier(on=mine)")
-            w("gr.move(piece, out, atom=stsm)")
-            w('gr.fence("async.shared")', "what threads stored becomes visible to TMA")
-            w("gr.barrier(on=mine)")
-            with w.block("with gr.only(mine.elect()):"):
-                w(f"gr.move({self.out}.tile([{GROUP_ROWS}, {PIECE}])[row, column], piece, atom=store)")
-                w("gr.commit(store)")
-        w("gr.wait(store, pending=0)")
+            self.store_piece()
+        self.stored()
+
+    def store_piece(self) -> None:
+        """Stores a piece of the result by TMA."""
+        w = self.w
+        w("gr.wait(store, pending=0)", "the store before has read the piece")
+        w("gr.barrier(on=mine)")
+        w("gr.move(piece, out, atom=stsm)")
+        w('gr.fence("async.shared")', "what threads stored becomes visible to TMA")
+        w("gr.barrier(on=mine)")
+        with w.block("with gr.only(mine.elect()):"):
+            w(f"gr.move({self.out}.tile([{GROUP_ROWS}, {PIECE}])[row, column], piece, atom=store)")
+            w("gr.commit(store)")
+
+    def stored(self) -> None:
+        """Waits for the last store."""
+        self.w("gr.wait(store, pending=0)")
 
     def result_arguments(self, function: str) -> str:
         return ", ".join(

@@ -190,3 +190,39 @@ def test_a_product_along_several_axes_needs_windows() -> None:
     assert g.evaluate({"X": np.ones((16, 4, 16)), "W": np.ones((16, 4, 16))})["Y"].max() == 64
     with pytest.raises(gr.SelectError, match="a product along several axes in a kernel of other products"):
         g.plan("sm_80")
+
+
+@pytest.mark.parametrize(
+    ("channels", "columns", "stride", "pins"),
+    [(64, 64, 1, {"tile.m": 64, "tile.n": 64, "stages": 3}), (128, 72, 2, {"tile.m": 128, "stages": 4}),
+     (64, 128, 1, {"tile.m": 128, "stages": 2})],
+)  # fmt: skip
+def test_a_warpgroup_gathers_windows_for_wgmma(channels: int, columns: int, stride: int, pins: dict[str, Any]) -> None:
+    side = (11 + 2 - 3) // stride + 1
+    n, h, w, c = plan.axes(n="N", h=11, w=11, c=channels)
+    p, q, r, s, k = plan.axes(p=side, q=side, r=3, s=3, k=columns)
+    with plan.graph("convolution") as g:
+        x, weights = g.input("X", [n, h, w, c], gr.fp16), g.input("F", [k, r, s, c], gr.fp16)
+        seen = plan.window(plan.window(x, h, p, r, stride=stride, padding=1), w, q, s, stride=stride, padding=1)
+        y = plan.dot(seen, weights, [r, s, c]) + g.input("bias", [k], gr.fp16)
+        g.output("Y", plan.relu(y + g.input("steps", [n, p, q, k], gr.fp16)), [n, p, q, k], gr.fp16)
+    made = g.plan("sm_90a", n=4, pin={**pins, "instruction": "wgmma"})
+    found = made.check()
+    assert found.ok, str(found)
+    assert found.conflicts == 0
+    assert "cp.async" in made.decisions["sX.copy"].value
+    assert plan.Plan.from_json(made.json()).source() == made.source()
+    assert max(map(len, made.source().splitlines())) <= 120
+    usual = g.plan("sm_90a", n=4)
+    assert usual.decisions["instruction"].value == "mma.sync"
+
+
+def test_windows_that_wgmma_does_not_take() -> None:
+    n, h, c = plan.axes(n="N", h=16, c=32)
+    p, r, k = plan.axes(p=14, r=3, k=64)
+    with plan.graph("signal") as g:
+        x, weights = g.input("X", [n, h, c], gr.fp16), g.input("F", [k, r, c], gr.fp16)
+        g.output("Y", plan.dot(plan.window(x, h, p, r), weights, [r, c]), [n, p, k], gr.fp16)
+    with pytest.raises(gr.SelectError, match="steps take 64") as error:
+        g.plan("sm_90a", n=4, pin={"instruction": "wgmma"})
+    assert error.value.code == "PLAN_PIN"
