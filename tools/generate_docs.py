@@ -24,7 +24,9 @@ from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
 
 sys.path.insert(0, str(Path(__file__).parent))
 import causes
+import causes_beyond
 import causes_checked
+import causes_gpu
 import causes_layouts
 import causes_outside
 import causes_rarer
@@ -43,8 +45,10 @@ CLASSES = (
 )
 
 
-BEGINNINGS = (causes.begin, causes_running.run, causes_running.doubled)
-MODULES = (causes, causes_layouts, causes_checked, causes_running, causes_outside, causes_rarer)
+BEGINNINGS = (causes.begin, causes_running.run, causes_running.doubled, causes_beyond.elsewhere, causes_beyond.edited)
+MODULES = (
+    causes, causes_layouts, causes_checked, causes_running, causes_outside, causes_rarer, causes_beyond, causes_gpu,
+)  # fmt: skip
 CAUSES = {n.upper(): f for module in MODULES for n, f in vars(module).items() if callable(f)}
 
 
@@ -63,18 +67,27 @@ def errors() -> str:
         "(`error.code`, `error.diagnostics`); a code never changes its meaning.",
         "",
         "The functions of this page cause an error with `right=False` and none with `right=True`; they stand in",
-        "`tools/causes.py` and the files beside it, and the test suite runs them. Where one returns what `check()`",
-        "found, the error is the first of its `errors`. Kernels begin so:",
+        "`tools/causes.py` and the files beside it, and the test suite runs them, those of `tools/causes_gpu.py` on a",
+        "GPU. Where one returns what `check()` found, the error is the first of its `errors`. No kernel and no call",
+        "causes a code without a function; `tests/test_causes.py` says why. The functions use these names:",
         "",
         "```python",
+        "import multiprocessing",
+        "import os",
+        "import subprocess",
+        "import sys",
         "import tempfile",
+        "from concurrent.futures import ProcessPoolExecutor",
         "from pathlib import Path",
         "from typing import Any",
         "",
         "import numpy as np",
         "",
         "import graphene as gr",
+        "from graphene import _core",
         "from graphene.arrange import choose",
+        "from graphene.kernels import RowTile",
+        "from graphene.select.rows import ROWS",
         "",
         *[line for f in BEGINNINGS for line in ("", inspect.getsource(f).rstrip(), "")],
         "```",
