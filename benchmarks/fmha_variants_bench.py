@@ -32,7 +32,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import graphene as gr
 from graphene import ops
 from graphene.kernels.attention.forward import ForwardConfig, attention_forward_kernel
-from graphene.kernels.attention.key_tiles import attention_tiles_kernel
+from graphene.kernels.attention.key_tiles import attention_tiles_kernel, list_elems
 from graphene.kernels.attention.keys_sm90 import KeysSm90, attention_keys_gradient_sm90
 from graphene.kernels.attention.problem import LOG2E, Attention, Extra
 from graphene.kernels.attention.product_sm90 import ProductSm90, attention_queries_product_sm90
@@ -102,8 +102,16 @@ def of_packed() -> Variants:
 def of_padded() -> Variants:
     what = Attention(HEAD, mask=Extra(gr.u8, False, 2), alike=True)
     made = small_blocks(what)
+    for n, c in [(n, c) for n, c in made.items() if c.BN <= 80 and c.consumers == 1 and not c.copier]:
+        made |= {f"{n}, ordered": replace(c, longest_first=True), f"{n}, bits": replace(c, bits=True)}
+        made[f"{n}, bits, ordered"] = replace(c, bits=True, longest_first=True)
     made |= {f"persistent {c}x{n}": ForwardSm90(what, n, c, 3) for c, n in ((2, 64), (3, 64), (3, 96), (2, 128))}
     return {**made, "mma.sync": ForwardConfig(what, 128, 64, 4, listed=True)}
+
+
+def list_of(config: Any) -> tuple[Attention, int, int, bool]:
+    """The kernel that makes its list of tiles."""
+    return config.what, config.BM, config.BN, getattr(config, "bits", False)
 
 
 def of_keys(causal: bool) -> Variants:
@@ -267,8 +275,9 @@ def padded(built: Built, device: str, repeats: int, small: bool) -> Iterator[dic
     want, out = exact(q[0], k[0, :n], v[0, :n]), torch.zeros_like(q)
     case = Case("padded", f"s48...384 d{HEAD}", built, device, repeats)
     for name, config in of_padded().items():
-        lists = built.kernel((config.what, config.BM, config.BN))
-        T = torch.zeros(sizes.b, 1, 1, -(-sizes.s // config.BN) + 2, dtype=torch.int32, device=device)
+        lists = built.kernel(list_of(config))
+        entries = list_elems(sizes.s, config.BN, list_of(config)[3])
+        T = torch.zeros(sizes.b, 1, 1, entries, dtype=torch.int32, device=device)
         of_heads = (t.expand(-1, sizes.h, -1, -1) for t in (numbers, T))
         make = functools.partial(lists, numbers, T)
         run = functools.partial(built.kernel(config), q, k, v, *of_heads, out, HEAD**-0.5 * LOG2E)
@@ -279,8 +288,8 @@ def padded(built: Built, device: str, repeats: int, small: bool) -> Iterator[dic
 
         case.add(f"{name}, with the list", both, lambda: off(out[0], want), config)
         case.add(name, run, None, config)
-        if name == "mma.sync":
-            case.add("the list", make, None)
+        if name == "mma.sync" or name.endswith("1x64 stages 2, own copies, bits"):
+            case.add("the list" if name == "mma.sync" else "the list with bits", make, None)
     case.add("ops.attention", lambda: ops.attention(q, k, v, mask=mask), None)
     yield from case.rows()
 
@@ -343,7 +352,7 @@ def configs(table: str) -> list[Any]:
         return list(of_packed().values())
     if table == "padded":
         made = list(of_padded().values())
-        return [*made, *dict.fromkeys((c.what, c.BM, c.BN) for c in made)]
+        return [*made, *dict.fromkeys(map(list_of, made))]
     if table == "gradient":
         made = [c for causal in (False, True) for c in (*of_keys(causal).values(), *of_products(causal).values())]
         return [Attention(HEAD), *made]

@@ -11,6 +11,7 @@ import pytest
 import graphene as gr
 from graphene.errors import VerifyError
 from graphene.kernels.attention import reference
+from graphene.kernels.attention.key_tiles import attention_tiles_kernel, list_elems
 from graphene.kernels.attention.problem import Attention, Extra
 from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
 from graphene.select.attention import select_forward_sm90
@@ -73,9 +74,10 @@ def call(c: ForwardSm90, batch: int, sq: int, sk: int, scale: float = 0.3, kv_he
         M = (rng.random((batch, heads, sq if a.mask.rows else 1, sk)) < 0.7).astype(np.uint8)
         M[0, ..., : c.BN], M[0, ..., 2 * c.BN :], M[-1, 1] = 1, 0, 0
         numbers_of_tiles = numbers.get("left"), numbers.get("right")
-        T = np.zeros((batch, heads, -(-sq // c.BM) if a.mask.rows or a.right else 1, -(-sk // c.BN) + 2), np.int32)
+        entries = list_elems(sk, c.BN, c.bits)
+        T = np.zeros((batch, heads, -(-sq // c.BM) if a.mask.rows or a.right else 1, entries), np.int32)
         all_rows = np.broadcast_to(M, (*M.shape[:2], sq, sk)) if T.shape[2] > 1 else M
-        lists = {"T": reference.tiles(a, c.BM, c.BN, all_rows, T, *numbers_of_tiles)}
+        lists = {"T": reference.tiles(a, c.BM, c.BN, c.bits, all_rows, T, *numbers_of_tiles)}
         given["M"] = wide["M"] = M
     if a.bias is not None:  # also rows with nothing but a huge one
         B = rng.standard_normal((batch, heads, sq if a.bias.rows else 1, sk))
@@ -101,6 +103,38 @@ def test_values(name: str) -> None:
     call(c, 1, c.BM + 70, c.BN + 3)  # with a window, rows that see no key
     if c.uneven:
         call(c, 1, 7 * 64 + 3, c.BN)
+
+
+KEYS = replace(ONE, what=Attention(16, mask=Extra(rows=False)), copier=False, lse=True)
+
+
+@pytest.mark.parametrize("c", [
+    replace(KEYS, bits=True, BN=48), replace(KEYS, longest_first=True), replace(KEYS, longest_first=True, bits=True),
+    replace(KEYS, longest_first=True, bits=True, copier=True, consumers=2, stages=3),
+], ids=lambda c: f"{c.bits} {c.longest_first} {c.copier}")  # fmt: skip
+@pytest.mark.parametrize("batch", [1, 5, 35])
+def test_padded_members_of_a_batch(c: ForwardSm90, batch: int) -> None:
+    """Keys at the beginning, at the end, in the middle, with a hole, all, none; the lists come from their kernel."""
+    rng, sk = np.random.default_rng(batch), 3 * c.BN + 5
+    q, k, v = (rng.standard_normal((batch, n, 1, 16)).astype(np.float16) for n in (c.BM + 3, sk, sk))
+    M = np.zeros((batch, 1, 1, sk), np.uint8)
+    for b, kind in enumerate([2, 0, 1, 3, 5, 4, 0][:batch] + list(rng.integers(0, 6, max(batch - 7, 0)))):
+        first, end = sorted(rng.integers(0, sk + 1, 2))
+        first, end = ((0, end), (first, sk), (first, end), (0, sk), (0, sk), (0, 0))[kind]
+        M[b, ..., first:end] = 1
+        if kind == 4:
+            M[b, ..., sk // 2] = 0
+    T = np.full((batch, 1, 1, list_elems(sk, c.BN, c.bits)), -7, np.int32)
+    want_T = reference.tiles(c.what, c.BM, c.BN, c.bits, M, T)
+    attention_tiles_kernel(c.what, c.BM, c.BN, c.bits)(M, T)
+    assert np.array_equal(T, want_T)
+    with np.errstate(divide="ignore"):
+        want = reference.forward(c.what, True, **{n: x.astype(float) for n, x in zip("QKV", (q, k, v), strict=True)},
+                                 M=M, scale_log2=0.3)  # fmt: skip
+    got = [np.full_like(q, np.nan), np.full(want["LSE"].shape, np.nan, np.float32)]
+    attention_forward_sm90(c)(q, k, v, M, T, *got, 0.3)
+    for x, y in zip(got, want.values(), strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("what", [Attention(16, varlen=True), replace(CAUSAL, varlen=True, group=2)], ids=str)
@@ -195,8 +229,10 @@ def test_refusals() -> None:
         ForwardSm90(Attention(64, varlen=True))
     with pytest.raises(VerifyError, match="training does not fit"):
         ForwardSm90(Attention(64), training=True)
-    with pytest.raises(VerifyError, match="have no order"):
+    with pytest.raises(VerifyError, match="no order of work"):
         replace(ONE, longest_first=True)
+    with pytest.raises(VerifyError, match="have no bits"):
+        replace(KEYS, what=replace(CAUSAL, mask=Extra(rows=False)), bits=True)
     with pytest.raises(VerifyError, match="need a producer"):
         ForwardSm90(Attention(64), copier=False)
 
@@ -211,19 +247,9 @@ def test_refusals() -> None:
         ForwardSm90(Attention(64, right=True), 80, 1, 2, 1, False, lse=True, persistent=False, copier=False),
         ForwardSm90(Attention(64, varlen=True), 64, 1, 2, 1, False, persistent=False, copier=False),
         ForwardSm90(Attention(64, varlen=True), 64, 2, 3, 1, False, persistent=False, copier=False),
-        ForwardSm90(Attention(64, varlen=True), 48, 1, 2, 1, False, persistent=False, copier=False, longest_first=True),
-        ForwardSm90(
-            Attention(64, varlen=True, right=True, left=True),
-            64,
-            1,
-            2,
-            1,
-            False,
-            lse=True,
-            persistent=False,
-            copier=False,
-            longest_first=True,
-        ),
+        replace(KEYS, what=Attention(64, mask=Extra(rows=False)), BN=64, longest_first=True, bits=True),
+        replace(KEYS, what=Attention(64, varlen=True), BN=48, longest_first=True),
+        replace(KEYS, what=Attention(64, varlen=True, right=True, left=True), BN=64, longest_first=True),
     ],
     ids=[
         "three consumers",
@@ -233,6 +259,7 @@ def test_refusals() -> None:
         "80 keys",
         "no copier",
         "two without a copier",
+        "mask of keys, bits, longest first",
         "48 keys, longest first",
         "a window, longest first",
     ],

@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import graphene as gr
+from graphene import _core
 from graphene.kernels.arguments import MOST_BLOCKS_YZ
 from graphene.kernels.attention.problem import MOST, Attention, Extra, Seen
 from graphene.kernels.attention.reference import tiles as tiles_of
@@ -14,22 +15,56 @@ from graphene.kernels.attention.usual_arguments import arguments
 CAPACITY = 4096  # the most tiles of keys
 
 
-def attention_tiles_kernel(what: Attention, BM: int, BN: int) -> gr.Kernel:
+WORD = 16  # keys of which a number of a list says which are seen
+
+
+def list_elems(sk: Any, BN: int, bits: bool) -> Any:
+    """Integers of a list: two counts, the tiles' numbers, and with `bits` those that say which keys are seen."""
+    tiles = gr.ceil_div(sk, BN)
+    return tiles + 2 + (tiles * (BN // WORD) if bits else 0)
+
+
+class KeyBits:
+    """Which keys of a tile of BN are seen, in registers, from the bits of a list. `held_as`: as 16 scores are."""
+
+    def __init__(self, sk: Any, BN: int, held_as: Any, mine: gr.ThreadTensor) -> None:
+        self.tiles = gr.ceil_div(sk, BN)
+        self.words = [gr.alloc(f"word_{j}", [], gr.i32, gr.RF) for j in range(BN // WORD)]
+        self.key = gr.fragment("key_of_word", [64, WORD], gr.i32, held_as, on=mine)
+
+    def bring(self, row: gr.Tensor, n: Any) -> None:
+        """Loads those of tile n from a list."""
+        for j, word in enumerate(self.words):
+            gr.move(word, row[self.tiles + 2 + n * len(self.words) + j])
+
+    def hide(self, S: gr.Tensor) -> None:
+        """Rules out the scores of the keys that are not seen."""
+        self.key[:] = self.key.coords()[1]
+        for j, word in enumerate(self.words):
+            part = S.tile([None, WORD])[0, j]
+            part[:] = gr.where((word >> self.key) & 1 != 0, part, -gr.inf)
+
+
+def attention_tiles_kernel(what: Attention, BM: int, BN: int, bits: bool = False) -> gr.Kernel:
     """T[b, h, m] = whole, seen, tiles...: of the BM queries m the tiles of BN keys that some of them see.
 
     The first `whole` tiles are those that all queries see whole; with the others there are `seen` tiles. Where there
     are none, the list names the first tile, so that a kernel may read its first entry without a look. Arguments: M, the
     mask of ``attention_forward_kernel``, but with batch and heads of its own; T (batch, heads, tiles of queries,
-    tiles of keys + 2); left, right. A warp works on one tile at a time.
+    tiles of keys + 2); left, right. A warp works on one tile at a time. `bits`, for masks of keys without a window
+    and BN a multiple of ``WORD``: behind the tiles T has a number for each 16 keys, whose bits say which are seen.
     """
     e, warps = what.mask or Extra(), 16
-    means = functools.partial(tiles_of, what, BM, BN)
+    if bits and (e.rows or what.left or what.right or BN % WORD):
+        got = ["want: a mask of keys without a window", f"got: bits=True, BN={BN}"]
+        _core.fail("KERNEL_ARGUMENT", "attention_tiles_kernel: keys have no bits", got, "take bits=False")
+    means = functools.partial(tiles_of, what, BM, BN, bits)
     with gr.Kernel("attention_tiles", means, None, arguments(what)) as kernel:
         batch, heads = gr.sym("batch heads", max=MOST_BLOCKS_YZ)
         sq, sk = gr.sym("sq", max=MOST), gr.sym("sk", max=CAPACITY * BN)
         M = gr.input("M", gr.Layout((batch, heads, sq, sk), tuple(gr.sym("Mb Mh Mq Mk"))), gr.u8)
         row_tiles, tiles = gr.ceil_div(sq, BM), gr.ceil_div(sk, BN)
-        T = gr.inout("T", gr.row_major(batch, heads, row_tiles, tiles + 2), gr.i32)
+        T = gr.inout("T", gr.row_major(batch, heads, row_tiles, list_elems(sk, BN, bits)), gr.i32)
         left = gr.param("left", gr.i32) if what.left else None
         right = gr.param("right", gr.i32) if what.right else None
         blocks, threads = gr.blocks(row_tiles, heads, batch), gr.threads(32 * warps)
@@ -55,6 +90,16 @@ def attention_tiles_kernel(what: Attention, BM: int, BN: int) -> gr.Kernel:
             some[:] = gr.max(some, here)
             every[:] = gr.min(every, all_here)
 
+        def store_bits(n: Any, i: int, there: Any) -> None:
+            """Stores which of a warp's 32 keys are seen, the i-th ones of tile n, in numbers of 16 bits."""
+            flag[:] = gr.where(there, gr.where(x != 0, 1, 0), 0)
+            votes = gr.ballot(flag > 0, on=threads.tile(32)[w])
+            for j in range(2 * i, min(2 * i + 2, BN // WORD)):
+                word = votes & 0xFFFF if j == 2 * i else votes >> WORD
+                with gr.if_(lane == 0):
+                    flag[:] = gr.cast(word, gr.i32)
+                    gr.move(T[b, h, m, tiles + 2 + n * (BN // WORD) + j], flag)
+
         given = [M, *(x for x in (left, right) if x is not None), T]
         with gr.spec(T, given, on=(blocks, threads)):
             for n in gr.loop("n", tiles, start=w, step=warps):
@@ -68,6 +113,8 @@ def attention_tiles_kernel(what: Attention, BM: int, BN: int) -> gr.Kernel:
                                 look(row, key, row, row)
                         else:
                             look(first, key, first, last)
+                    if bits:
+                        store_bits(n, i, key < gr.min(sk, n * BN + BN))
                 with gr.if_(n * BN + BN > sk):
                     gr.init(every, 0)
                 gr.allreduce("max", some, on=threads.tile(32)[w])

@@ -224,9 +224,9 @@ def keys_gradient(a: Attention, passed: str | None, **given: Any) -> dict[str, A
     return {"dK": dK, "dV": dV}
 
 
-def tiles(a: Attention, BM: int, BN: int, M: Any, T: Any, left: Any = None, right: Any = None) -> Any:
+def tiles(a: Attention, BM: int, BN: int, bits: bool, M: Any, T: Any, left: Any = None, right: Any = None) -> Any:
     """For each BM queries the tiles of BN keys that all of them see whole, then those that some see in part; the first
-    tile, where they see none.
+    tile, where they see none. `bits`: behind the tiles, numbers whose 16 bits say which keys are seen.
     """
     import numpy as np
 
@@ -238,4 +238,8 @@ def tiles(a: Attention, BM: int, BN: int, M: Any, T: Any, left: Any = None, righ
         some = [n for n, t in enumerate(parts) if t.any() and n not in whole]
         named = [*whole, *some] or [0]
         made[b, head, m, : 2 + len(named)] = [len(whole), len(whole) + len(some), *named]
+        if bits:
+            keys = np.zeros(len(parts) * BN, np.int64)
+            keys[:sk] = allowed[b, head, m * BM]
+            made[b, head, m, len(parts) + 2 :] = keys.reshape(-1, 16) @ (1 << np.arange(16))
     return made

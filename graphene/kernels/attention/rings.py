@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from graphene.kernels.attention.problem import Attention, AttentionArguments
 
 __all__ = [
+    "LongestMembers",
     "Notes",
     "Order",
     "OwnCopies",
@@ -25,6 +26,7 @@ __all__ = [
     "heads_together",
     "line_elems",
     "staged",
+    "stand_by",
 ]  # fmt: skip
 
 LANES = 32
@@ -334,19 +336,13 @@ class PackedTiles:
         A lane counts the tiles that come before its own sequence's. If the block's tile is one of its own, it says so.
         """
         most, none = LANES * MOST, MOST // self.each + 1
-        work, tiles, other_work, other_tiles, ahead = (
-            gr.alloc(n, [], gr.i32, gr.RF) for n in ("work", "tiles", "other_work", "other_tiles", "ahead")
-        )
+        work, tiles = (gr.alloc(n, [], gr.i32, gr.RF) for n in ("work", "tiles"))
         there, b = before + lane < self.batch, gr.min(before + lane, self.batch - 1)
         ends = ([gr.index(t[b + i], 0, 2**31 - 1) for i in (0, 1)] for t in self.all_starts)
         rows, keys = (gr.max(end - start, 0) for start, end in ends)
         work[:] = gr.min(gr.ceil_div(keys, 64), MOST // 64) * LANES + (LANES - 1 - lane)  # no two have the same
         tiles[:] = gr.min(gr.ceil_div(rows, self.each), MOST) * there
-        gr.init(ahead, 0)
-        for i in range(LANES):
-            gr.shfl(other_work, work, "idx", i, on=warp)
-            gr.shfl(other_tiles, tiles, "idx", i, on=warp)
-            ahead[:] = ahead + gr.where(other_work > work, other_tiles, 0)
+        ahead = tiles_ahead(work, tiles, warp)
         at = gr.scalar("at", self.slot - self.first(gr.min(before, self.batch - 1)) - gr.index(ahead, 0, most),
                        min=-(2**31), max=MOST_TILES).value  # fmt: skip
         count = gr.index(tiles, 0, MOST)
@@ -379,6 +375,45 @@ class PackedTiles:
         return self.slot >= first, (gr.max(self.slot - first, 0), gr.max(self.slots - first, 1))
 
 
+class LongestMembers:
+    """The order of a batch by work: of each 32 members, those of which the lists `T` name the most tiles come first.
+
+    `order`: says which one of that order a block has. Other threads know the member behind the next barrier.
+    """
+
+    def __init__(self, T: gr.Tensor, batch: Any, order: Order, threads: gr.ThreadTensor) -> None:
+        assert order.given is not None
+        at = order.given[2]
+        self.found = gr.alloc("found", [1], gr.i32, gr.SH)
+        warp = threads[0:LANES]
+        with gr.only(warp):
+            (lane,) = warp.indices()
+            first = at // LANES * LANES
+            there, b = first + lane < batch, gr.min(first + lane, batch - 1)
+            work, one = (gr.alloc(n, [], gr.i32, gr.RF) for n in ("work", "one"))
+            work[:] = gr.index(T[b, 0, 0, 1], 0, MOST) * LANES + (LANES - 1 - lane)  # no two are alike
+            one[:] = gr.min(there, 1)
+            ahead = gr.index(tiles_ahead(work, one, warp), 0, LANES)
+            with gr.if_(gr.logical_and(there, ahead == at - first)):
+                work[:] = b
+                gr.move(self.found[0], work)
+
+    def place(self) -> Any:
+        """The member of the batch."""
+        return gr.scalar("b", gr.index(self.found[0], 0, MOST_BLOCKS_YZ), max=MOST_BLOCKS_YZ).value
+
+
+def tiles_ahead(work: gr.Tensor, tiles: gr.Tensor, warp: gr.ThreadTensor) -> gr.Tensor:
+    """How many tiles the lanes with more work than a lane's own have together."""
+    other_work, other_tiles, ahead = (gr.alloc(n, [], gr.i32, gr.RF) for n in ("other_work", "other_tiles", "ahead"))
+    gr.init(ahead, 0)
+    for i in range(LANES):
+        gr.shfl(other_work, work, "idx", i, on=warp)
+        gr.shfl(other_tiles, tiles, "idx", i, on=warp)
+        ahead[:] = ahead + gr.where(other_work > work, other_tiles, 0)
+    return ahead
+
+
 class Notes:
     """Integers about a tile that the producer computes once, beside the tile, and consumers read when they need them.
 
@@ -408,6 +443,25 @@ class Notes:
             if name in names:
                 gr.move(self.held, self.places[tile % self.slots, j])
                 yield gr.index(self.held, least, most)
+
+
+def stand_by(rings: tuple[TileRing, TileRing, TileRing], count: Any, turn: Any, w: Any) -> None:
+    """Gives back `count` tiles of keys and values, which are brought for the other consumers, and one of queries.
+
+    `rings`: of queries, keys and values. `turn`: None, or the turns that consumer `w` takes and hands on.
+    """
+    q, k, v = rings
+    for i in gr.loop("stand_by", count):
+        k.wait()
+        if turn is not None:
+            with gr.if_(i > 0):
+                turn[w].sync()
+                turn[(w + 1) % k.readers].arrive()
+        v.wait()
+        gr.barrier(on=k.mine)  # all four warps have seen that they have come
+        k.release()
+        v.release()
+    q.release()
 
 
 def heads_together(sk: Any, depth: int) -> Any:

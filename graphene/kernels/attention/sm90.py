@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import graphene as gr
 from graphene.kernels.access import vector_access
 from graphene.kernels.arguments import MOST_BLOCKS_YZ
+from graphene.kernels.attention.key_tiles import WORD, KeyBits, list_elems
 from graphene.kernels.attention.online_softmax import OnlineSoftmax
 from graphene.kernels.attention.problem import (
     MOST,
@@ -26,6 +27,7 @@ from graphene.kernels.attention.problem import (
 )  # fmt: skip
 from graphene.kernels.attention.reference import forward
 from graphene.kernels.attention.rings import (
+    LongestMembers,
     Notes,
     Order,
     OwnCopies,
@@ -34,6 +36,7 @@ from graphene.kernels.attention.rings import (
     UnevenOrder,
     heads_together,
     staged,
+    stand_by,
 )
 from graphene.kernels.attention.sm90_config import ForwardSm90
 from graphene.kernels.attention.usual_arguments import arguments
@@ -73,7 +76,7 @@ class _Hopper:
         self.M, self.B = args.extra("M", a.mask), args.extra("B", a.bias)
         if self.M is not None:
             row_tiles = gr.ceil_div(args.sq, c.BM) if self.c.differ else 1
-            shape = (args.batch, args.heads, row_tiles, gr.ceil_div(args.sk, c.BN) + 2)
+            shape = (args.batch, args.heads, row_tiles, list_elems(args.sk, c.BN, c.bits))
             self.T = gr.input("T", gr.Layout(shape, (*gr.sym("Tb Th Tm"), 1)), gr.i32)
         self.O = args.tensor(gr.output, "O", args.sq, args.heads)
         self.LSE = self.wide = self.rest = None
@@ -134,12 +137,15 @@ class _Hopper:
         self.notes = Notes(limits, c.queries + 1, used=c.persistent)
         self.zeroed = gr.named_barrier("zeroed", stages=1, threads=128 * c.consumers) if a.varlen else None
         gr.start_kernels()  # the next kernel's blocks may start as soon as there is room
-        if not a.varlen:
+        if not c.longest_first and not a.varlen:
             gr.barrier()  # the barriers are initialised
             gr.wait_kernels()
         else:
             gr.wait_kernels()
-            self.packed.find(threads)
+            if a.varlen:
+                self.packed.find(threads)
+            else:
+                self.members = LongestMembers(self.T, args.batch, self.order, threads)
             gr.barrier()
         if not c.persistent:
             self.choose(threads)
@@ -164,6 +170,7 @@ class _Hopper:
             gr.exit_if(m * self.c.BM >= place.sq)
         else:
             ((_, m, h, b),) = self.order.places("tile")
+            b = self.members.place() if self.c.longest_first else b
             place = self.sequence(b)
         self.tile = 0, m, h, b, place
 
@@ -288,23 +295,9 @@ class _Hopper:
             with gr.if_(self.w < active):
                 self.attend(r, steps)
             with gr.else_():
-                self.stand_by(count)
+                stand_by((self.q, self.k, self.v), count, self.turn, self.w)
         else:
             self.attend(r, steps)
-
-    def stand_by(self, count: Any) -> None:
-        """Gives back what is brought for the others, and hands turns on."""
-        for i in gr.loop("stand_by", count):
-            self.k.wait()
-            if self.turn is not None:
-                with gr.if_(i > 0):
-                    self.turn[self.w].sync()
-                    self.turn[(self.w + 1) % self.c.consumers].arrive()
-            self.v.wait()
-            gr.barrier(on=self.mine)  # all four warps have seen that they have come
-            self.k.release()
-            self.v.release()
-        self.q.release()
 
     def attend(self, r: Any, steps: dict[str, Any] | None) -> None:
         """Computes 64 queries of a tile."""
@@ -398,9 +391,10 @@ class _Hopper:
         if c.q_in_registers:
             self.queries = gr.fragment("q", [64, a.depth], a.dtype, self.qk.a, on=mine)
         self.allowed: list[gr.Tensor] = []
-        if a.mask is not None and not (a.mask.rows or c.persistent):  # a large tile leaves no registers
+        if a.mask is not None and not (a.mask.rows or c.persistent or c.bits):  # a large tile leaves no registers
             piece = gr.fragment("mask", [64, 16], gr.u8, wgmma(a.dtype, 16).c, on=mine)
             self.allowed = [piece.reduced(0, f"mask_keys_{j}", gr.u8) for j in range(c.BN // 16)]
+        self.bits = KeyBits(self.args.sk, c.BN, wgmma(a.dtype, WORD).c, mine) if c.bits else None
         self.online = OnlineSoftmax(self.plain, self.S, c.lazy, c.training)
         self.grows = gr.alloc("grows", [], gr.i32, gr.RF)
         warps = mine.tile(32)
@@ -475,19 +469,25 @@ class _Hopper:
             row, col = self.S.coords()
             if self.c.differ:
                 row = self.unit(self.m_tile) * 64 + row
+            if self.bits is not None:
+                self.bits.hide(self.S)
+                return
             if self.M is not None:
                 n = self.masked(tile, n)
             self.S[:] = gr.where(self.seen.of(row, n * self.c.BN + col), self.S, -gr.inf)
 
     def bring_mask(self, tile: Any, n: Any, outside: Any) -> None:
         """Loads a mask of keys, all of it at once and ahead of the products, if the tile is not seen whole."""
-        if self.allowed and self.M is not None and self.a.mask is not None:
-            with gr.if_(outside):
-                at = self.whereabouts(tile)
-                n, view = self.number(n, *at), self.M[at[2], at[1], :, :].tile([1, 16])[0, :]
-                atom = vector_access("ld.global", self.a.mask.vector, gr.u8)
-                for j, part in enumerate(self.allowed):
-                    gr.move(part, view[n * len(self.allowed) + j], atom=atom)
+        if not (self.allowed or self.bits) or self.M is None or self.a.mask is None:
+            return
+        with gr.if_(outside):
+            at = self.whereabouts(tile)
+            n, view = self.number(n, *at), self.M[at[2], at[1], :, :].tile([1, 16])[0, :]
+            if self.bits is not None:
+                self.bits.bring(self.listed(*at), n)
+            atom = vector_access("ld.global", self.a.mask.vector, gr.u8)
+            for j, part in enumerate(self.allowed):
+                gr.move(part, view[n * len(self.allowed) + j], atom=atom)
 
     def masked(self, tile: Any, n: Any) -> Any:
         """Lets the mask rule out scores of the tile of an entry; its number."""

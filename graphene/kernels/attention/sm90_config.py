@@ -24,7 +24,8 @@ class ForwardSm90:
     first consumer, so that more blocks have registers. `uneven`: tiles have the queries of all consumers or of all but
     one, as blocks have equal work; all rows see the same keys. `q_in_registers`: narrow products read half as much of
     shared memory. `longest_first`: blocks take packed sequences in falling order of their keys, so that those which
-    start last have the least to do. Raises VerifyError KERNEL_ARGUMENT.
+    start last have the least to do, or members of a batch in that of the tiles that a mask of keys leaves. `bits`: the
+    lists also say which keys of a tile are seen, so that no mask is loaded. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     what: Attention
@@ -42,6 +43,7 @@ class ForwardSm90:
     q_in_registers: bool = False
     copier: bool = True
     longest_first: bool = False
+    bits: bool = False
 
     def __post_init__(self) -> None:
         instance("ForwardSm90", "what", self.what, Attention)
@@ -59,9 +61,14 @@ class ForwardSm90:
         if a.varlen and self.persistent:
             got = ["want: persistent=False", "got: persistent=True"]
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: each tile of packed sequences has a block of its own", got)
-        if self.longest_first and not a.varlen:
-            got = ["want: packed sequences, or longest_first=False", "got: longest_first=True"]
-            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: sequences that all have the same length have no order", got)
+        of_keys = a.mask is not None and not (a.mask.rows or a.left or a.right or self.persistent)
+        if self.longest_first and not (a.varlen or of_keys):
+            got = ["want: packed sequences, or a mask of keys without a window and persistent=False",
+                   "got: longest_first=True"]  # fmt: skip
+            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: tiles have no order of work", got, "take longest_first=False")
+        if self.bits and not of_keys:
+            got = ["want: a mask of keys without a window and persistent=False", "got: bits=True"]
+            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: keys have no bits", got, "take bits=False")
         if not self.persistent and self.queries > 1:
             got = ["want: queries=1, or persistent=True", f"got: queries={self.queries}"]
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: a block of one tile has one tile of queries", got)

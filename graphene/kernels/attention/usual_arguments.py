@@ -198,7 +198,8 @@ def lists(a: Attention, block: int, tile: int, args: Any) -> None:
     sq = args["Q"].shape[1] if rows else 1
     wide = np.broadcast_to(M, (*M.shape[:2], sq, M.shape[3]))
     args["T"][...] = 0
-    args["T"][...] = means.tiles(a, block, tile, wide, args["T"], args.get("left"), args.get("right"))
+    bits = args["T"].shape[3] > -(-M.shape[3] // tile) + 2
+    args["T"][...] = means.tiles(a, block, tile, bits, wide, args["T"], args.get("left"), args.get("right"))
 
 
 def statistics(a: Attention, args: Any, rng: Any) -> None:
