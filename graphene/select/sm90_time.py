@@ -231,8 +231,8 @@ def _box_lines(h: Hopper) -> float:
     """Lines of the boxes that a block loads for a step of k: along k, or along rows and columns, and narrower."""
     lines = 0.0
     for operand, extent, shares in ((h.left, h.block_rows, h.across), (h.right, h.columns, h.down)):
-        width = next(n for n in (64, 32, 16) if extent % n == 0)
-        lines += (extent if operand.along_k else extent / width * h.product.tile.tile[2]) / shares
+        boxes = 0.0 if operand.along_k else extent / next(n for n in (64, 32, 16) if extent % n == 0)
+        lines += (extent if operand.along_k else boxes * h.product.tile.tile[2]) / shares
     return lines
 
 

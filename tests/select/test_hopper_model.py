@@ -155,3 +155,11 @@ def test_two_blocks_share_the_columns_of_128_rows(order: str) -> None:
     """47.3 us on an H200, beside 54.0 of blocks that each sum half of k, and 46.8 of cuBLAS (NN, random operands)."""
     tile = estimate(GemmProblem(128, 8872, 9792, order=order), H200)
     assert (tile.tile, tile.warps, tile.cluster, tile.turns) == ((64, 144, 64), (4, 1), (2, 1, 1), False)
+
+
+@pytest.mark.parametrize("terms", [{}, {"bias": True, "activation": "gelu"}])
+def test_tiles_of_eights_have_a_time_and_cover_no_more_than_they_must(terms: dict[str, Any]) -> None:
+    p = GemmProblem(200, 6144, 4096, **terms)
+    eights, sixteens = (GemmTile((n, 64, 64), (1, 4), 5, kernel="gemm_sm90") for n in (200, 208))
+    assert sm90_time.refused(eights, p, H200) is None
+    assert sm90_time.product_us(eights, p, H200)[0] < sm90_time.product_us(sixteens, p, H200)[0]
