@@ -27,6 +27,22 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+def test_the_reference_needs_no_pytorch() -> None:
+    """`pip install '.[docs]'` brings none, and the names on the pages are the same with it and without."""
+    names = (
+        "import sys; sys.path.insert(0, 'tools'); from api_pages import api_pages; print(sorted(api_pages().items()))"
+    )
+    without = "import sys; sys.modules['torch'] = sys.modules['transformers'] = None; "
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    said = [
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+        for code in (without + names, names)
+    ]
+    assert [s.returncode for s in said] == [0, 0], said[0].stderr
+    assert said[0].stdout == said[1].stdout
+    assert "::: graphene.ops.matmul" in said[0].stdout
+
+
 def test_every_public_name_has_its_entry(site: Path) -> None:
     pages = "".join(p.read_text() for p in (site / "api").rglob("index.html"))
     shown = set(re.findall(r'id="graphene\.([\w.]+)"', pages))

@@ -6,8 +6,10 @@ complete. The names are filled in when the site is built, by the hook at the end
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
+from pathlib import Path
 from typing import Any, NamedTuple
 
 
@@ -112,11 +114,26 @@ RESULTS = {
 }
 
 
+def listed(module: str) -> list[str]:
+    """The names of a module's ``__all__``, read from its source where they stand there: the site needs no PyTorch."""
+    folder = Path(__file__).resolve().parents[1] / "graphene"
+    file = folder.joinpath(*module.split("."))
+    file = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
+    for node in ast.parse(file.read_text()).body if file.exists() else ():
+        if isinstance(node, ast.Assign) and [ast.unparse(t) for t in node.targets] == ["__all__"]:
+            try:
+                return list(ast.literal_eval(node.value))
+            except ValueError:
+                break
+    return list(getattr(importlib.import_module(f"graphene.{module}"), "__all__", ()))
+
+
 def own_names(module: str) -> set[str]:
     """What a module defines: its ``__all__``, else what says that it is from there."""
+    if names := listed(module):
+        return set(names)
     m = importlib.import_module(f"graphene.{module}")
-    listed = getattr(m, "__all__", None)
-    return set(listed) if listed else {n for n, x in vars(m).items() if getattr(x, "__module__", "") == m.__name__}
+    return {n for n, x in vars(m).items() if getattr(x, "__module__", "") == m.__name__}
 
 
 def exported() -> dict[str, list[str]]:
@@ -138,7 +155,7 @@ def exported() -> dict[str, list[str]]:
 def public(module: str, names: dict[str, list[str]]) -> list[str]:
     """Dotted public names of a module."""
     if module in PACKAGES:
-        of_package = importlib.import_module(f"graphene.{module}").__all__
+        of_package = listed(module)
         top = names.get(module, [])
         return [*(f"graphene.{n}" for n in top), *(f"graphene.{module}.{n}" for n in of_package if n not in top)]
     results = [f"graphene.{module}.{n}" for n in RESULTS.get(module, ())]
