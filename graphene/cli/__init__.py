@@ -56,29 +56,34 @@ def _run(argv: Sequence[str] | None) -> int:
     what = "What Graphene finds on this machine, and what it keeps there."
     parser = argparse.ArgumentParser(prog="python -m graphene", description=what)
     commands = parser.add_subparsers(dest="command", required=True)
-    doctor = commands.add_parser("doctor", help="what was found on this machine, what is missing, and the fix")
+
+    def command(name: str, help: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
+
+    doctor = command("doctor", help="what was found on this machine, what is missing, and the fix")
     doctor.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    cache = commands.add_parser("cache", help="show, clear, export or import the cache of compiled kernels")
+    cache = command("cache", help="show, clear, export or import the cache of compiled kernels")
     cache.add_argument("--clear", action="store_true", help="remove every entry")
     actions = cache.add_subparsers(dest="action")
     export = actions.add_parser("export", help="write the entries to an archive, for another machine")
     export.add_argument("file")
     export.add_argument("--arch", action="append", help="only entries for this architecture; may be repeated")
     actions.add_parser("import", help="add the entries of an archive").add_argument("file")
-    build = commands.add_parser("compile", help="compile kernels ahead of time")
+    build = command("compile", help="compile kernels ahead of time")
     build.add_argument("kernel", nargs="+", help="such as gemm_sm80, name='gemm_sm80(BM=128)', file.py:function, k.gir")
     build.add_argument("--arch", action="append", required=True, help="such as sm_80, sm_90a; may be repeated")
     build.add_argument("-o", "--out", help="the folder to write; without it only the cache is warmed")
-    warming = commands.add_parser("warm", help="compile and keep what calls of operators will launch")
+    warming = command("warm", help="compile and keep what calls of operators will launch")
     warming.add_argument("call", nargs="*", help="such as 'matmul(fp16[4096, 4096], fp16[4096, 4096].T)'")
     warming.add_argument("--calls", metavar="FILE", help="also those that GRAPHENE_RECORD_CALLS=FILE recorded")
     warming.add_argument("--arch", action="append", help="such as sm_90a; may be repeated; without it this GPU's")
-    tuning = commands.add_parser("tune", help="rank or measure configurations of products, norms, softmax")
+    tuning = command("tune", help="rank or measure configurations of products, norms, softmax")
     tuning.add_argument(
         "size", nargs="*", help="MxNxK, such as 4096x4096x1024, or layernorm:8192x4096, rmsnorm:, softmax:"
     )
-    tuning.add_argument("--dtype", default="fp16", choices=("fp16", "bf16", "fp32", "i8"))
-    tuning.add_argument("--order", default="TN", choices=("TN", "NN", "NT", "TT"))
+    tuning.add_argument("--dtype", default="fp16", choices=("fp16", "bf16", "fp32", "i8"), help="of all tensors")
+    orders = "A lies along k (T) or m (N), B along k (N) or n (T), as in BLAS: TN is a @ b.T, TT is a @ b"
+    tuning.add_argument("--order", default="TN", choices=("TN", "NN", "NT", "TT"), help=orders)
     tuning.add_argument("--bias", action="store_true", help="products with a bias")
     tuning.add_argument("--activation", help="products with an activation, such as relu, gelu, silu")
     tuning.add_argument("--residual", action="store_true", help="products with a residual")
@@ -87,7 +92,7 @@ def _run(argv: Sequence[str] | None) -> int:
     tuning.add_argument("--arch", help="rank for a device of this architecture")
     tuning.add_argument("--like", metavar="DEVICE", help="also what the package has records of for 'NVIDIA H200'")
     tuning.add_argument("--seconds", type=float, default=math.inf, help="begin no problem later than that")
-    checking = commands.add_parser("check", help="hold every kernel that selection returns to its promise")
+    checking = command("check", help="hold every kernel that selection returns to its promise")
     checking.add_argument(
         "--library", action="store_true", required=True, help="the kernels of a grid of usual problems"
     )

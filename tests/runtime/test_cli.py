@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -126,6 +127,10 @@ def test_help_speaks_to_its_reader() -> None:
     text = run("--help")
     assert "What Graphene finds on this machine, and what it keeps there." in text
     assert "__init__" not in text
+    for command in re.search(r"\{([\w,]+)\}", text)[1].split(","):
+        about = run(command, "--help").split("\n\n")[1]
+        assert about[0].isupper(), about
+        assert about.endswith("."), about
 
 
 def test_unknown_command() -> None:
