@@ -309,7 +309,11 @@ def _draw(obj: Any, tile: Any, of: Any) -> str:
         return obj.timeline()
     if isinstance(ir := getattr(obj, "ir", None), _core.KernelIR):
         return draw_kernel(ir)
-    raise TypeError(f"nothing draws a {type(obj).__name__}")
+    name = type(obj).__name__
+    raise TypeError(
+        f"nothing draws this {name}: gr.svg takes a layout, a swizzle, a tensor, threads, a fragment, a kernel, "
+        "a trace or an operand of an atom, as in gr.svg(gr.atom(name).c)"
+    )
 
 
 def svg(obj: Any, path: str | Path | None = None, *, tile: Any = None, of: Any = None) -> str:

@@ -159,7 +159,7 @@ def test_what_cannot_be_drawn(call, message):
         call()
     assert e.value.code == "LAYOUT_PICTURE"
     assert e.value.diagnostics[0]["message"] == message
-    with pytest.raises(TypeError, match="nothing draws a object"):
+    with pytest.raises(TypeError, match=r"nothing draws this object: gr\.svg takes a layout"):
         gr.svg(object())
 
 
