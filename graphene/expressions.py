@@ -17,7 +17,8 @@ steps.
 On NumPy's arrays, and on numbers that know their error, the functions compute what registers would hold, so that a
 function of registers is its own meaning: in `max` and `min` of arrays, too, a NaN loses to a number.
 
-Errors: LayoutError POINTWISE_SHAPE, POINTWISE_OWNER, POINTWISE_TYPE.
+Errors: LayoutError POINTWISE_SHAPE, POINTWISE_OWNER, POINTWISE_TYPE; VerifyError KERNEL_SCOPE for an expression that is
+made in a block, as in ``with gr.if_(...): x = x + 1``, and used behind it, where the block would decide nothing.
 """
 
 from __future__ import annotations
@@ -83,13 +84,14 @@ _TERNARY = "TernaryPointwise"
 class Expression:
     """A pointwise expression that is assigned to registers: ``t[:] = expression``. It has no value in Python."""
 
-    __slots__ = ("_args", "_attrs", "_kind", "_op", "_to")
+    __slots__ = ("_args", "_attrs", "_block", "_kind", "_op", "_to")
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(
         self, kind: str, op: str, args: tuple[Any, ...], to: DType | None = None, attrs: dict[str, Any] | None = None
     ) -> None:
         self._kind, self._op, self._args, self._to, self._attrs = kind, op, args, to, attrs or {}
+        self._block = _core.block_here()
 
     def __bool__(self) -> bool:
         refuse(
@@ -509,6 +511,11 @@ def logical_not(x: Any) -> Any:
     return _unary("not", x)
 
 
+def _left(x: Expression) -> NoReturn:
+    refuse("KERNEL_SCOPE", "an expression used outside of the block that made it", [f"got: {x!r}"],
+           'keep it in registers: r = gr.let("r", ...) before the block, r[...] = expression inside of it')  # fmt: skip
+
+
 def _in_memory(x: Tensor) -> NoReturn:
     one = f"gr.load({x.name or 'x'}[...])"
     fix = f"take an element, {one}, or move a tile to registers: gr.move" if x.levels else f"load it first: {one}"
@@ -538,6 +545,8 @@ def _nodes(value: Any) -> list[tuple[Any, ...]]:
         if known is not None and not isinstance(x, (int, float)):
             return known
         if isinstance(x, Expression):
+            if x._block is not None and not _core.block_open(x._block):
+                _left(x)
             if len(open_) == _MOST_DEEP:
                 refuse("IR_DEPTH", f"an expression of registers is nested deeper than {_MOST_DEEP} operations", [],
                        "keep a part of it in registers, part = gr.let('part', ...), and go on from these")  # fmt: skip

@@ -159,13 +159,16 @@ std::string suggest_fix(const ir::SpecStmt& spec, const Mismatch& m, const std::
     d.details.push_back(std::move(line));
   }
   const Attempt* nearest = shown.empty() ? nullptr : &shown.front()->attempt;
+  const std::string moves = suggest_moves(spec);
   if (nearest == nullptr) {
     d.fix = by_smaller_specs(spec.kind);
   } else if (nearest->mismatches.empty()) {  // not a default
-    d.fix = "name it: atom=\"" + nearest->match.instance->family + "\"; or " + by_smaller_specs(spec.kind);
+    d.fix = (moves.empty() ? std::string() : moves + "; or ") + "name it: atom=\"" + nearest->match.instance->family +
+            "\"" + (moves.empty() ? "; or " + by_smaller_specs(spec.kind) : "");
   } else {
     d.fix = suggest_fix(spec, nearest->mismatches.front(), arch);
-    if (nearest->mismatches.front().aspect == Aspect::Arch) {
+    // Where no other architecture is needed, since threads move it through registers, none is asked for.
+    if (nearest->mismatches.front().aspect == Aspect::Arch && moves.empty()) {
       const Atom& atom = nearest->match.instance->atom;
       throw OtherArch(std::move(d), atom.name, atom.arch);
     }

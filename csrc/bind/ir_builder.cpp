@@ -246,6 +246,18 @@ void bind_control(py::module_& m) {
   m.def("end_block", [](const BlockRef& at) {
     if (Builder* b = Builder::active(); b != nullptr && b->serial() == at.first) leave_to(*b, at.second);
   });
+  // The block that is recorded now, for block_open; None where no kernel is open.
+  m.def("block_here", []() -> std::optional<BlockRef> {
+    const Builder* b = Builder::active();
+    if (b == nullptr) return std::nullopt;
+    return BlockRef{b->serial(), static_cast<std::size_t>(b->scope())};
+  });
+  // Whether that block is not left yet. Of another kernel none is known to be left: its tensors say that they are not
+  // of this one.
+  m.def("block_open", [](const BlockRef& at) {
+    const Builder* b = Builder::active();
+    return b == nullptr || b->serial() != at.first || b->open(static_cast<int>(at.second));
+  });
   m.def("note_break", [](const BlockRef& at) {
     if (Builder* b = Builder::active(); b != nullptr && b->serial() == at.first) b->note_break(at.second);
   });

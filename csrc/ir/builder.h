@@ -91,6 +91,9 @@ class Builder {
   [[nodiscard]] std::size_t depth() const { return frames_.size(); }
   [[nodiscard]] std::uint64_t serial() const { return serial_; }  // no two builders of a process have the same
   [[nodiscard]] bool in_loop() const;                             // what is recorded now may run several times
+  // The block that is being recorded, and whether one of this kernel still is.
+  [[nodiscard]] int scope() const { return frames_.empty() ? 0 : frames_.back().scope; }
+  [[nodiscard]] bool open(int scope) const;
 
   void exit_if(const Expr& condition);
   // `droppable`: forgotten when the kernel closes unless something besides its own assignments uses it.
@@ -132,7 +135,6 @@ class Builder {
   void check_entered() const;          // BLOCK_NOT_ENTERED
   void check_depth(int opened) const;  // IR_DEPTH where `opened` more blocks are too many
   void fill(const std::shared_ptr<Stmt>& owner, Block* block, const std::function<void()>& body);
-  [[nodiscard]] bool open(int scope) const;
   void use(const TensorPtr& t, const char* as) const;
   void use(const ThreadPtr& t, const char* as) const;
   void use(const Expr& e);

@@ -160,4 +160,23 @@ def test_a_move_that_only_an_agent_could_make_says_what_to_name() -> None:
     with pytest.raises(gr.SelectError) as caught:
         kernel.lowered("sm_90")
     assert "fits, and is used where it is named" in str(caught.value)
-    assert 'fix: name it: atom="' in str(caught.value)
+    assert "fix: no thread moves from memory to memory: go through registers" in str(caught.value)
+    assert 'then gr.move(destination, r); or name it: atom="tma.store"' in str(caught.value)
+
+
+def test_threads_that_copy_between_memories_are_told_of_registers_on_every_architecture() -> None:
+    """Not of another architecture, whose agents copy between them, too."""
+    with gr.Kernel("reversed") as kernel:
+        x, y = gr.input("x", [32], gr.fp32), gr.output("y", [32], gr.fp32)
+        gr.blocks(1)
+        (lane,) = gr.threads(32).indices()
+        s = gr.alloc("s", [32], gr.fp32, gr.SH)
+        s[lane] = x[lane]
+        gr.barrier()
+        y[lane] = s[31 - lane]
+    for arch in ("sm_80", "sm_90a"):
+        with pytest.raises(gr.SelectError) as caught:
+            kernel.lowered(arch)
+        assert "fix: no thread moves from memory to memory: go through registers" in str(caught.value)
+        assert "compile for" not in str(caught.value)
+        assert str(caught.value).count("<- Move<<<") == 2  # both lines are named

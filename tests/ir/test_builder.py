@@ -273,6 +273,45 @@ def test_scopes():
     assert raises("KERNEL_SCOPE", branch).startswith("a tensor used outside of the block that made it")
 
 
+def test_expressions_stay_in_their_block():
+    """`x = x + 1` in a block makes a new expression, whose value behind the block would not depend on the block."""
+
+    def rebound(block, inside=False, again=False):
+        with gr.Kernel("k") as kernel:
+            x, y = gr.input("x", [32], gr.fp32), gr.output("y", [32], gr.fp32)
+            gr.blocks(1)
+            (t,) = gr.threads(32).indices()
+            value, kept = gr.load(x[t]), gr.let("kept", 0.0, gr.fp32)
+            with block(t):
+                value = value + 1
+                if inside:
+                    kept[...] = value
+                    with gr.if_(t < 4):
+                        kept[...] = value * 2  # a block inside of it
+                if again:
+                    value = gr.let("again", value)
+            y[t] = kept if inside else value * 2 if again else gr.exp(value) * 2
+        return kernel
+
+    for block in (lambda t: gr.if_(t < 8), lambda t: gr.loop("i", 4), lambda t: gr.while_(lambda: t < 0, bound=2)):
+        assert raises("KERNEL_SCOPE", lambda block=block: rebound(block)) == (
+            "an expression used outside of the block that made it   [KERNEL_SCOPE]\n  got: add(x_value, 1)\n"
+            '  fix: keep it in registers: r = gr.let("r", ...) before the block, r[...] = expression inside of it'
+        )
+        assert rebound(block, inside=True).lowered("sm_80") is not None
+        assert raises("KERNEL_SCOPE", lambda block=block: rebound(block, again=True)).startswith(
+            "a tensor used outside"
+        )
+    with gr.Kernel("k") as kernel:
+        x, y = gr.input("x", [32], gr.fp32), gr.output("y", [32], gr.fp32)
+        gr.blocks(1)
+        (t,) = gr.threads(32).indices()
+        twice = gr.load(x[t]) * 2
+        with gr.if_(t >= 0):
+            y[t] = twice
+    assert kernel.check().ok
+
+
 def test_other_kernels():
     with gr.Kernel("one"):
         A = gr.input("A", [8], gr.fp16)
