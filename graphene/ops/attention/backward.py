@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from graphene import _core, dtypes
 from graphene.kernels.arguments import MOST_BLOCKS_YZ
-from graphene.kernels.attention.problem import Attention
 from graphene.ops.attention import reference as plain
 from graphene.ops.attention.checks import operands
 from graphene.ops.attention.recipe import (
@@ -37,6 +36,7 @@ from graphene.select.device import Device
 if TYPE_CHECKING:
     from graphene.kernels.attention.backward_sm90 import GradientSm90
     from graphene.kernels.attention.keys_sm90 import KeysSm90
+    from graphene.kernels.attention.problem import Attention
     from graphene.kernels.attention.product_sm90 import ProductSm90
 
 _NUMBERS = "bool causal, int left, int right, float scale, float softcap"
@@ -83,6 +83,7 @@ def _saving(a: Attention, small: bool, where: Device) -> tuple[Any, Any] | None:
 @functools.cache
 def _by_wgmma(config: GradientSm90) -> tuple[Any, Any, Any]:
     from graphene.kernels.attention.backward_sm90 import attention_gradient_sm90
+    from graphene.kernels.attention.problem import Attention
     from graphene.kernels.attention.sums import attention_rows_kernel, attention_sums_kernel
 
     a = config.what
@@ -97,6 +98,7 @@ def _by_wgmma(config: GradientSm90) -> tuple[Any, Any, Any]:
 @functools.cache
 def _tiled(keys: KeysSm90, product: ProductSm90) -> tuple[Any, Any, Any]:
     from graphene.kernels.attention.keys_sm90 import attention_keys_gradient_sm90
+    from graphene.kernels.attention.problem import Attention
     from graphene.kernels.attention.product_sm90 import attention_queries_product_sm90
     from graphene.kernels.attention.sums import attention_rows_kernel
 
@@ -338,18 +340,17 @@ def _configure_delta(g: Arg, out: Arg, g_lse: Arg | None) -> Any:
         return _core.Recipe(outputs, 1, [])
     if (other := copies({0: g, 1: out}, {1: out} if g_lse is None else {1: out, 2: g_lse})) is not None:
         return other
-    kernel = _delta_kernel(
-        Attention(out.shape[-1], getattr(dtypes, DTYPES[g.dtype]), varlen=rank == 3), g_lse is not None
-    )
+    kernel = _delta_kernel(out.shape[-1], getattr(dtypes, DTYPES[g.dtype]), rank == 3, g_lse is not None)
     more = [] if g_lse is None else [whole(2, rank - 1)]
     return _core.Recipe(outputs, 1, [(kernel, [whole(0, rank), whole(1, rank), *more, whole(3, rank - 1)])])
 
 
 @functools.cache
-def _delta_kernel(what: Attention, lse: bool) -> Any:
+def _delta_kernel(D: int, dtype: dtypes.DType, varlen: bool, lse: bool) -> Any:
     from graphene.kernels.attention.delta import attention_delta_kernel
+    from graphene.kernels.attention.problem import Attention
 
-    return attention_delta_kernel(what, lse)
+    return attention_delta_kernel(Attention(D, dtype, varlen=varlen), lse)
 
 
 def _delta_reference(g: Tensor, out: Tensor, g_lse: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from graphene import _core
-from graphene.kernels.attention.problem import Attention
 from graphene.ops.attention import reference as plain
 from graphene.ops.attention.backward import gradients, gradients_varlen
 from graphene.ops.attention.checks import results, results_varlen, sequences
@@ -40,6 +39,7 @@ from graphene.ops.core.views import output
 if TYPE_CHECKING:
     from graphene.kernels.attention.decode import DecodeConfig
     from graphene.kernels.attention.forward import ForwardConfig
+    from graphene.kernels.attention.problem import Attention
     from graphene.kernels.attention.sm90 import ForwardSm90
 
 _SCHEMA = "(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? bias, {numbers}) -> {result}"
@@ -64,6 +64,7 @@ def _kernel(config: ForwardConfig | DecodeConfig | ForwardSm90) -> Any:
 @functools.cache
 def _tiles(what: Attention, BM: int, BN: int) -> Any:
     from graphene.kernels.attention.key_tiles import attention_tiles_kernel
+    from graphene.kernels.attention.problem import Attention
 
     return attention_tiles_kernel(Attention(what.D, left=what.left, right=what.right, mask=what.mask), BM, BN)
 
@@ -72,6 +73,7 @@ def _tiles(what: Attention, BM: int, BN: int) -> Any:
 def combine_kernel(what: Attention, lse: bool) -> Any:
     """The kernel that puts parts together."""
     from graphene.kernels.attention.combine import attention_combine_kernel
+    from graphene.kernels.attention.problem import Attention
 
     return attention_combine_kernel(Attention(what.D, what.dtype, group=what.group), lse)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from graphene import _core, dtypes
 from graphene.kernels.arguments import MOST_BLOCKS_YZ
-from graphene.kernels.attention.problem import LOG2E, MOST, Attention, Extra
 from graphene.ops.core.define import Arg
 from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES
 from graphene.ops.core.torch import Tensor, torch
@@ -17,6 +16,7 @@ from graphene.ops.core.views import ONE, Dim, broadcast, output, own, view
 
 if TYPE_CHECKING:
     from graphene.kernels.attention.forward import ForwardConfig
+    from graphene.kernels.attention.problem import Attention, Extra
     from graphene.kernels.attention.sm90 import ForwardSm90
 
 WIDE_CAP = 128.0  # beyond it the last digits of the cap are too large for scores, so kernels take more care
@@ -48,6 +48,8 @@ def _aligned_dims(arg: Arg, padding: bool) -> list[int | None]:
 
 def extra(arg: Arg | None, padding: bool) -> Extra | None:
     """How a kernel reads a mask (`padding`) or a bias."""
+    from graphene.kernels.attention.problem import Extra
+
     if arg is None:
         return None
     dims = _aligned_dims(arg, padding)
@@ -75,6 +77,8 @@ def numbers_of(
     a: Attention, left: int, right: int, scale: float, softcap: float, gradient: bool = False
 ) -> list[float | int]:
     """A kernel's numbers; kernels of the gradients also take the scale."""
+    from graphene.kernels.attention.problem import LOG2E
+
     out: list[float | int] = [scale * LOG2E]
     out += [min(softcap, MOST_CAP) * LOG2E] if a.softcap else []
     out += [scale] if gradient else []
@@ -108,6 +112,8 @@ def simulated_cost(q: Tensor, k: Tensor, rest: Sequence[Any], short: int = 0, ti
 
 def refused(q: Arg, k: Arg, starts: Arg | None = None) -> Any:
     """The recipe of PyTorch's operators if there is no kernel, else None; `starts`: those of packed sequences."""
+    from graphene.kernels.attention.problem import MOST
+
     if q.dtype not in MATMUL_DTYPES:
         return _core.Recipe.torch(f"no kernel for attention of {q.dtype}")
     if q.shape[-1] % 8 or q.shape[-1] > 256:
@@ -155,6 +161,8 @@ def copies(tensors: dict[int, Arg], dense: dict[int, Arg]) -> Any:
 
 def window_of(causal: bool, left: int, right: int) -> tuple[int, int]:
     """The window, cut to the widest that a kernel takes."""
+    from graphene.kernels.attention.problem import MOST
+
     return min(left, MOST), 0 if causal else min(right, MOST)
 
 
@@ -162,6 +170,8 @@ def attention_of(
     q: Arg, k: Arg, mask: Arg | None, bias: Arg | None, bounds: tuple[int, int], scale: float, softcap: float
 ) -> Attention:
     """The problem of a kernel; `bounds` are those of the window, -1 for none."""
+    from graphene.kernels.attention.problem import Attention
+
     left, right = bounds
     return Attention(
         q.shape[-1], getattr(dtypes, DTYPES[q.dtype]), left >= 0, right >= 0, extra(mask, True), extra(bias, False),
