@@ -67,7 +67,8 @@ class Forms:
         finally:
             FORM_DECLARATIONS.reset(token)
         if not isinstance(kernel, Kernel):
-            raise TypeError(f"forms: the function must return the kernel that it records, got {kernel!r}")
+            _core.fail("KERNEL_ARGUMENT", "a function under @gr.forms returns the kernel that it records",
+                       [f"got: {type(kernel).__name__}"], "end it with `return kernel`")  # fmt: skip
         self._optional = tuple(dict.fromkeys([*self._optional, *declared.optional]))
         return kernel
 
@@ -168,10 +169,12 @@ def forms(record: Callable[[], Kernel]) -> Forms:
     each time but for that. A call that gives None, or nothing, for an optional argument runs the form without it.
 
     ``check()`` checks all forms. A meaning takes an optional argument with the default None. There are at most five
-    optional arguments. Raises VerifyError KERNEL_ARGUMENT for more, and for none.
+    optional arguments. Raises VerifyError KERNEL_ARGUMENT for more, for none, and for what
+    is not such a function.
     """
     if not callable(record):
-        raise TypeError(f"forms: a function that records a kernel is needed, got {record!r}")
+        _core.fail("KERNEL_ARGUMENT", "gr.forms takes a function that records a kernel",
+                   [f"got: {type(record).__name__}"], "put @gr.forms over the function")  # fmt: skip
     if isinstance(record, (Kernel, Forms)):
         _core.fail("KERNEL_ARGUMENT", "gr.forms takes a function that records a kernel, not the kernel",
                    [f"got: {record!r}"], "decorate a function that declares arguments with optional=True and returns "
