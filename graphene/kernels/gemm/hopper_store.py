@@ -100,7 +100,7 @@ class Store:
         return Place({n: self.turned(t) for n, t in r.matrices.items()}, [self.turned(v) for v in r.vectors], scales)
 
     def begin(self, tile: Place, pieces: list[int]) -> None:
-        """Starts copying what the epilogue of so many pieces needs first, before the products."""
+        """Starts copying what the epilogue of a tile with these numbers of pieces needs first, before the products."""
         if self.fetches:
             with gr.only(self.mine.elect()):
                 for i, j in enumerate(pieces[: self.ahead]):

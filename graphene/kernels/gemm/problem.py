@@ -296,7 +296,7 @@ class GemmProblem:
 
 
 def rows_of_warp(kernel: str, warps: int) -> int:
-    """Of what number the rows of a tile, or its columns, are multiples for each of so many warps along them.
+    """Of what number the rows of a tile, or its columns, are multiples for each of the warps along them.
 
     The columns of wgmma, of which no warps have a part, are eights.
     """
