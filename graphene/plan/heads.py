@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene.dtypes import torch_type
+from graphene.plan import products
 from graphene.plan.form import ProductForm, none, product_form
 from graphene.plan.graph import Axis, Graph, Output, Value, refuse
 from graphene.plan.product_tiles import ProductTile, size_of
 from graphene.plan.product_time import moved, result_clocks
-from graphene.plan.products import place
+from graphene.plan.products import Tiled, place
 from graphene.plan.warpgroups import (
     GROUP_ROWS,
     START_CLOCKS,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from graphene.plan.decisions import Decisions
     from graphene.select.device import Device
 
-__all__ = ["HEAD_PIECE", "HeadTiled", "decide", "is_head", "run"]
+__all__ = ["HEAD_PIECE", "Head", "HeadTiled", "HeadWarps", "decide", "is_head", "run"]
 
 HEAD_PIECE = 32  # columns of a tile of which something is computed at once
 MOST_PARTS = 65535  # blocks of a grid's second axis
@@ -65,17 +66,12 @@ class RowStatistic:
 
 
 @dataclass
-class HeadTiled(WarpgroupTiled):
-    """What the text of both kernels needs. ``form``: of the scores, which are not stored.
-
-    ``parts``: of the columns. ``workers``: blocks.
-    """
+class Head(Tiled):
+    """What the text of both kernels needs. ``form``: of the scores, which are not stored."""
 
     outputs: list[Output] = field(kw_only=True)
     score: Value = field(kw_only=True)
     kept: list[RowStatistic] = field(kw_only=True)
-    parts: int = field(kw_only=True, default=1)
-    workers: int = field(kw_only=True, default=1)
 
     def inputs(self) -> list[Value]:
         """In the order of the graph."""
@@ -95,6 +91,27 @@ class HeadTiled(WarpgroupTiled):
         assert columns.size is not None
         fixed[columns.symbol] = columns.size if columns.size <= 4 * n else 3 * n + (columns.size % n or n)
         return fixed, free
+
+    def fewer(self) -> dict[str, int]:
+        """Parameters of kernels at these sizes."""
+        return {}
+
+
+@dataclass
+class HeadWarps(Head):
+    """A head by ``mma.sync``: a block computes one tile, and each warp keeps statistics of its columns."""
+
+
+@dataclass
+class HeadTiled(Head, WarpgroupTiled):
+    """A head by ``wgmma``. ``parts``: of the columns. ``workers``: blocks."""
+
+    parts: int = field(kw_only=True, default=1)
+    workers: int = field(kw_only=True, default=1)
+
+    def fewer(self) -> dict[str, int]:
+        """Some blocks compute several tiles."""
+        return {"parts": min(2, self.parts), "workers": min(3, self.workers)}
 
 
 def is_head(g: Graph) -> bool:
@@ -167,6 +184,8 @@ def read(g: Graph) -> tuple[ProductForm, Value, list[RowStatistic]]:
     flat.inputs = [v for v in g.inputs if any(v is x for x in score.walk())]
     flat.outputs = [Output("scores", score, (rows[0], columns), gr.fp32)]
     form = product_form(flat)
+    if form.statistics or any(v.op != "input" for x in form.dots for v in (x.left, x.right)):
+        none(f"{score.line}: operands of a head's product are inputs", fix="store them first")
     if len(form.dots) != 1 or any(len(v.axes) == 2 for v in form.beside()):
         none(f"{score.line}: scores are one product, and what is computed of it and of vectors")
     return form, score, kept
@@ -222,11 +241,15 @@ def parts_of(tiles: int, row_tiles: int, device: Device) -> list[int]:
     return sorted(p for p in found if p <= MOST_PARTS)
 
 
-def decide(d: Decisions, g: Graph, sizes: dict[str, int], device: Device) -> HeadTiled:
+def decide(d: Decisions, g: Graph, sizes: dict[str, int], device: Device) -> Head:
     """Makes every decision. Raises SelectError PLAN_NONE, PLAN_PIN."""
     form, score, kept = read(g)
-    if why := why_not(form, device, stored=False):
-        none(f"heads are planned for wgmma and TMA: {why}")
+    why = why_not(form, device, stored=False)
+    if device.arch == "sm_90a":
+        options: dict[Any, float | str] = {"wgmma": why or 0.0, "mma.sync": 1.0}
+        d.take("instruction", options, lambda v: f"{why or 'its tensor cores are twice as fast'}", "relative")
+    if why or d.pins.get("instruction") == "mma.sync":
+        return _by_warps(d, g, form, score, kept, sizes, device)
     tile = ProductTile(GROUP_ROWS, 64, 64, 2, (4, 1))
     t = HeadTiled(form, tile, "", outputs=list(g.outputs), score=score, kept=kept)
     tensors = [(v.axes, v.more["dtype"]) for v in t.inputs()] + [(o.axes, o.dtype) for o in g.outputs]
@@ -240,10 +263,10 @@ def decide(d: Decisions, g: Graph, sizes: dict[str, int], device: Device) -> Hea
             found[x] = why
             continue
         tiles = up(columns, x.n)
-        options = parts_of(tiles, up(rows, x.m), device)
+        numbers = parts_of(tiles, up(rows, x.m), device)
         if isinstance(pinned, int) and not isinstance(pinned, bool) and 0 < pinned <= MOST_PARTS:
-            options = [*options, pinned]
-        each = {p: estimate(x, p, form, t.kinds, sizes, device, once) for p in options}
+            numbers = [*numbers, pinned]
+        each = {p: estimate(x, p, form, t.kinds, sizes, device, once) for p in numbers}
         best = pinned if pinned in each else min(each, key=lambda p: each[p][0])
         times[x], bounds[x] = {p: us for p, (us, _) in each.items()}, {p: bound for p, (_, bound) in each.items()}
         found[x] = each[best]
@@ -267,6 +290,24 @@ def decide(d: Decisions, g: Graph, sizes: dict[str, int], device: Device) -> Hea
     return t
 
 
+def _by_warps(
+    d: Decisions, g: Graph, form: ProductForm, score: Value, kept: list[RowStatistic], sizes: dict[str, int],
+    device: Device,
+) -> HeadWarps:  # fmt: skip
+    """The decisions of a product whose result nobody stores."""
+    tensors = {v.number: (v.axes, v.more["dtype"]) for o in g.outputs for v in o.value.walk() if v.op == "input"}
+    form.moved = moved([*tensors.values(), *((o.axes, o.dtype) for o in g.outputs)], sizes)
+    made = products.decide(d, form, sizes, device)
+    given = {n: getattr(made, n) for n in made.__dataclass_fields__}
+    t = HeadWarps(**given, outputs=list(g.outputs), score=score, kept=kept)
+    t.expected_us += MERGE_US
+    parts = up(size_of(form.columns, sizes), t.tile.n) * t.tile.warps[1]
+    d.put("parts", parts, "of the columns: one for each warp along a tile's columns")
+    size = 4 * parts * size_of(form.rows, sizes) * len(t.kinds)
+    d.put("workspace.bytes", size, "an element for each statistic, part and row", float(size), "bytes")
+    return t
+
+
 WHERE = {
     "top": "lanes exchange the maximum of a tile, and each keeps the largest so far",
     "total": "each lane's sum of exponentials shrinks when the maximum grows; lanes exchange it behind the last tile",
@@ -276,7 +317,7 @@ WHERE = {
 }
 
 
-def run(t: HeadTiled, launches: Any, g: Graph, args: Any, named: Any) -> None:
+def run(t: Head, launches: Any, g: Graph, args: Any, named: Any) -> None:
     """Launches both kernels, with workspaces beside the first argument. Raises VerifyError PLAN_GRAPH."""
     inputs = t.inputs()
     names = [*(v.name for v in inputs), *(o.name for o in g.outputs)]

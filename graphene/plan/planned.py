@@ -25,6 +25,7 @@ from graphene.plan import (
     warpgroups,
     windows,
     write_heads,
+    write_heads_mma,
     write_products,
     write_rows,
     write_streams,
@@ -144,7 +145,9 @@ class Plan:
             write = write_rows.write
         elif isinstance(self._of, streams.StreamForm):
             write = write_streams.write
-        elif isinstance(self._of, heads.HeadTiled):
+        elif isinstance(self._of, heads.HeadWarps):
+            write = write_heads_mma.write
+        elif isinstance(self._of, heads.Head):
             write = write_heads.write
         elif isinstance(self._of, (windows.WindowedTiled, windows.WindowedWarpgroups)):
             write = write_windows.write
@@ -183,7 +186,7 @@ class Plan:
 
         Raises VerifyError PLAN_GRAPH where the source makes several kernels, which `launches` gives.
         """
-        if isinstance(self._of, heads.HeadTiled):
+        if isinstance(self._of, heads.Head):
             refuse("a plan of two kernels, and not of one", fix="plan.launches() gives them with their arguments")
         if sizes:
             made: Kernel = getattr(self.module(), self.graph.name)(**sizes)
@@ -203,7 +206,7 @@ class Plan:
         ``launches().workspaces(sizes)`` says shapes and types of what is handed from one to the next, by name, of sizes
         by their symbols.
         """
-        if isinstance(self._of, heads.HeadTiled):
+        if isinstance(self._of, heads.Head):
             if sizes or self._launches is None:
                 made: Launches = self.module().launches(**sizes)
                 if sizes:
@@ -219,15 +222,15 @@ class Plan:
         A plan of two kernels allocates what lies between them beside its first argument, and takes no other names.
         Raises VerifyError PLAN_GRAPH for another number of arguments of such a plan.
         """
-        if isinstance(self._of, heads.HeadTiled):
+        if isinstance(self._of, heads.Head):
             return heads.run(self._of, self.launches(), self.graph, args, named)
         return self.kernel()(*args, **named)
 
     def check(self) -> Checked:
         """Holds the kernel to its promise on the simulator, at about two tiles, and the promise to the graph."""
         fixed, free = self._of.small_sizes(self.sizes)
-        if isinstance(self._of, heads.HeadTiled):
-            launches = self.launches(**fixed, parts=min(2, self._of.parts), workers=min(3, self._of.workers))
+        if isinstance(self._of, heads.Head):
+            launches = self.launches(**fixed, **self._of.fewer())
             result = check_launches(launches, **free)
             conflicts = sum(x.kernel.report(**free).conflicts for x in launches)
         else:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphene.plan.heads import HEAD_PIECE
 from graphene.plan.warpgroups import GROUP_ROWS
-from graphene.plan.write_products import WORDS
+from graphene.plan.write_products import WORDS, Writer
 from graphene.plan.write_warpgroups import WarpgroupWriter
 
 if TYPE_CHECKING:
@@ -29,12 +29,13 @@ ELEMENT = '''def element(x, index):
 '''
 
 
-class HeadWriter(WarpgroupWriter):
-    """Writes both kernels."""
+class HeadText(Writer):
+    """What both kernels of a head have in common, whatever multiplies; `more`: parameters of kernels beside sizes."""
 
-    t: HeadTiled
+    t: Any
+    more: tuple[str, ...] = ()
 
-    def __init__(self, t: HeadTiled, d: Decisions, title: str, name: str) -> None:
+    def __init__(self, t: Any, d: Decisions, title: str, name: str) -> None:
         super().__init__(t, d, title, name)
         self.outs = {o.name: self._variable(o.name) for o in t.outputs}
         self.indices = list({k.index.number: k.index for k in t.kept if k.kind == "own"}.values())
@@ -47,7 +48,8 @@ class HeadWriter(WarpgroupWriter):
             self.work[kind] = name
 
     def _inputs(self) -> list[Value]:
-        return self.t.inputs()
+        found: list[Value] = self.t.inputs()
+        return found
 
     def _statistics(self, mark: str) -> dict[int, str]:
         del mark
@@ -78,8 +80,6 @@ class HeadWriter(WarpgroupWriter):
         w = self.w
         w.beginning(self.title, self.t.score, *(o.value for o in self.t.outputs))
         self.constants()
-        w(f"PARTS = {self.t.parts}", self.d.made["parts"].why)
-        w(f"WORKERS = {self.t.workers}", self.d.made["workers"].why)
         if "total" in self.t.kinds:
             w("LOG2E = 1.4426950408889634")
         if self.indices:
@@ -114,7 +114,8 @@ class HeadWriter(WarpgroupWriter):
             self.w()
 
     def kept_of(self, v: Value) -> RowStatistic:
-        return next(k for k in self.t.kept if k.value is v)
+        found: RowStatistic = next(k for k in self.t.kept if k.value is v)
+        return found
 
     def means(self) -> None:
         w, kinds = self.w, self.t.kinds
@@ -173,9 +174,8 @@ class HeadWriter(WarpgroupWriter):
     # The kernel of parts
 
     def sizes(self) -> str:
-        return ", ".join(
-            [*(f"{a.symbol}={a.size}" for a in self.form_axes() if a.size is not None), "parts=PARTS, workers=WORKERS"]
-        )
+        known = [f"{a.symbol}={a.size}" for a in self.form_axes() if a.size is not None]
+        return ", ".join([*known, *(f"{n}={n.upper()}" for n in self.more)])
 
     def names(self) -> list[str]:
         """Arguments of the first kernel that are read."""
@@ -191,19 +191,18 @@ class HeadWriter(WarpgroupWriter):
             w('"""The kernel that computes products, and keeps statistics of a row for each part of the columns."""')
             self.atoms()
             self.symbols()
+            self.count_parts()
             with w.block(f'with gr.Kernel("{self.name}") as kernel:'):
                 self.recorded()
             w("return kernel")
+
+    def count_parts(self) -> None:
+        """Says how many parts there are, where that follows from sizes."""
 
     def symbols(self) -> None:
         for a in self.form_axes():
             if a.size is None:
                 self.w(f'{a.symbol} = gr.sym("{a.symbol}")')
-
-    def atoms(self) -> None:
-        w, kind = self.w, self.t.mma.rsplit(".", 1)[1]
-        w(f'load, wgmma = gr.atom("tma.load"), gr.atom("{self.t.mma}")')
-        w(f'narrow = gr.atom("wgmma.m64n{HEAD_PIECE}k16.f32.{kind}")', "whose sums are a piece of a tile's")
 
     def arguments(self) -> None:
         from graphene.plan.product_tiles import vector_bytes
@@ -220,6 +219,126 @@ class HeadWriter(WarpgroupWriter):
         for kind, name in self.work.items():
             dtype = "i32" if kind == "largest" else "fp32"
             self.w(f'{name} = gr.{declare}("{name}", [parts, {self.form.rows.symbol}], gr.{dtype})')
+
+    # The kernel that puts parts together
+
+    def merge(self) -> None:
+        w, f, t, kinds = self.w, self.form, self.t, self.t.kinds
+        rows, v = f.rows.symbol, f.columns.symbol
+        with w.block(f"def {self.name}_merge({self.sizes()}):"):
+            w('"""The kernel that puts the statistics of parts together, always in one order: a warp for each row."""')
+            w("ROWS = 8", "of a block: neighbours, whose statistics lie in one sector")
+            self.symbols()
+            self.count_parts()
+            with w.block(f'with gr.Kernel("{self.name}_merge") as kernel:'):
+                self.workspaces("input")
+                for x in self.merge_inputs():
+                    w(f'{self.var[x.number]} = gr.input("{x.name}", [{rows}], gr.{x.more["dtype"]})')
+                for o in t.outputs:
+                    w(f'{self.outs[o.name]} = gr.output("{o.name}", [{rows}], gr.{o.dtype})')
+                w(f"blocks, warps = gr.blocks(gr.ceil_div({rows}, ROWS)), gr.threads(32 * ROWS).tile(32)")
+                w("(block,), (w, lane) = blocks.indices(), warps.indices()")
+                w("row, warp = block * ROWS + w, warps[w]")
+                w("gr.wait_kernels()", "the kernel before this one writes the parts")
+                with w.block(f"with gr.if_(row < {rows}):"):
+                    self.merged(kinds, v)
+            w("return kernel")
+
+    def merge_inputs(self) -> list[Value]:
+        """Inputs of results beside statistics."""
+        taken = {n for name, of in self.takes.items() if name != "score" for n in of}
+        return [v for v in self.inputs if v.number in taken]
+
+    def merged(self, kinds: set[str], v: str) -> None:
+        w, t = self.w, self.t
+        floats = [n for n in self.statistics() if n != "largest"]
+        for n in floats:
+            start = "-gr.inf" if n == "top" else "NAN" if n.startswith("own_") else "0"
+            w(f'{n} = gr.let("{n}", {start}, gr.fp32)')
+        if "best" in kinds:
+            w(f'largest = gr.let("largest", {v}, gr.i32)')
+        with w.block('for p in gr.loop("p", parts, start=lane, step=32):'):
+            if "top" in kinds:
+                w(f"x = gr.load({self.work['top']}[p, row])")
+            if "best" in kinds:
+                w(f"place = gr.load({self.work['largest']}[p, row])")
+                w("largest[...] = gr.where(x > top, place, gr.where(x == top, gr.min(place, largest), largest))")
+            if "top" in kinds:
+                w("top[...] = gr.max(top, x)")
+            if "added" in kinds:
+                w(f"added[...] = added + gr.load({self.work['added']}[p, row])")
+            for n in floats:
+                if n.startswith("own_"):
+                    w(f"{n}[...] = gr.max({n}, gr.load({self.work[n]}[p, row]))", "a number, where there is one")
+        if "best" in kinds:
+            w('gr.allarg("max", top, largest, on=warp)', "of equals, the least index")
+        elif "top" in kinds:
+            w('gr.allreduce("max", top, on=warp)')
+        for n in floats:
+            if n == "added" or n.startswith("own_"):
+                w(f'gr.allreduce("{"add" if n == "added" else "max"}", {n}, on=warp)')
+        if "total" in kinds:
+            w('base = gr.let("base", gr.where(top == -gr.inf, 0, top))')
+            with w.block('for p in gr.loop("q", parts, start=lane, step=32):'):
+                tops, totals = self.work["top"], self.work["total"]
+                w(f"power = gr.exp2((gr.load({tops}[p, row]) - base) * LOG2E, ftz=True)")
+                w(f"total[...] = total + gr.load({totals}[p, row]) * power")
+            w('gr.allreduce("add", total, on=warp)')
+        with w.block("with gr.if_(lane == 0):"):
+            for o in t.outputs:
+                function = f"result_{o.name}"
+                value = f"{function}({self.merged_arguments(function, True)})" if function in self.takes else "largest"
+                w(f"{self.outs[o.name]}[row] = {value}")
+
+    def launches(self) -> None:
+        """The function that gives both kernels with their arguments."""
+        w, t = self.w, self.t
+        sizes = [a.symbol for a in self.form_axes() if a.size is not None]
+        passed = ", ".join([*sizes, *self.more])
+        first = [*self.names(), *self.work.values()]
+        second = [*self.work.values(), *(v.name for v in self.merge_inputs()), *(o.name for o in t.outputs)]
+        with w.block(f"def launches({self.sizes()}):"):
+            w('"""Both kernels in their order, with the names of their arguments, and the workspaces between them."""')
+            self.count_parts()
+            rows = self.form.rows
+            one = f'["{rows.symbol}"]' if rows.size is None else ""
+            count = f"sizes{one}" if one else rows.symbol
+            w()
+            with w.block("def workspaces(sizes):"):
+                w("return {")
+                for k, n in self.work.items():
+                    w(f'    "{n}": ((parts, {count}), "{"i32" if k == "largest" else "fp32"}"),')
+                w("}")
+            w()
+            shapes = {v.name: v.more["stored"] for v in self.inputs} | {o.name: o.axes for o in t.outputs}
+            w("shapes = {")
+            for n, of in shapes.items():
+                inside = ", ".join(f'"{a.symbol}"' if a.size is None else a.symbol for a in of)
+                w(f'    "{n}": ({inside}{"," if len(of) == 1 else ""}),')
+            w("}")
+            quoted = [", ".join(f'"{n}"' for n in names) for names in (first, second)]
+            for name, arguments in zip(("first", "second"), quoted, strict=True):
+                w(f"{name} = ({arguments})")
+            w(f"one = gr.Launch({self.name}({passed}), first)")
+            w(f"two = gr.Launch({self.name}_merge({passed}), second)")
+            usual = ", arguments=usual" if self.indices else ""
+            w(f"return gr.Launches([one, two], means=means, shapes=shapes, workspaces=workspaces{usual})")
+
+
+class HeadWriter(HeadText, WarpgroupWriter):
+    """Writes a head whose products are computed by warpgroups."""
+
+    more = ("parts", "workers")
+
+    def constants(self) -> None:
+        super().constants()
+        self.w(f"PARTS = {self.t.parts}", self.d.made["parts"].why)
+        self.w(f"WORKERS = {self.t.workers}", self.d.made["workers"].why)
+
+    def atoms(self) -> None:
+        w, kind = self.w, self.t.mma.rsplit(".", 1)[1]
+        w(f'load, wgmma = gr.atom("tma.load"), gr.atom("{self.t.mma}")')
+        w(f'narrow = gr.atom("wgmma.m64n{HEAD_PIECE}k16.f32.{kind}")', "whose sums are a piece of a tile's")
 
     def launch(self) -> None:
         f, w = self.form, self.w
@@ -383,108 +502,6 @@ class HeadWriter(WarpgroupWriter):
                 w(f'gr.reduce("{op}", {held}, {kind}, axis=1{more})')
             view = f"{name}[part, :].tile([{GROUP_ROWS}])[row].reshape(0, [{GROUP_ROWS}, 1])"
             w(f'gr.move({view}, {held}, atom="st.global.b32")')
-
-    # The kernel that puts parts together
-
-    def merge(self) -> None:
-        w, f, t, kinds = self.w, self.form, self.t, self.t.kinds
-        rows, v = f.rows.symbol, f.columns.symbol
-        with w.block(f"def {self.name}_merge({self.sizes()}):"):
-            w('"""The kernel that puts the statistics of parts together, always in one order: a warp for each row."""')
-            w("ROWS = 8", "of a block: neighbours, whose statistics lie in one sector")
-            self.symbols()
-            with w.block(f'with gr.Kernel("{self.name}_merge") as kernel:'):
-                self.workspaces("input")
-                for x in self.merge_inputs():
-                    w(f'{self.var[x.number]} = gr.input("{x.name}", [{rows}], gr.{x.more["dtype"]})')
-                for o in t.outputs:
-                    w(f'{self.outs[o.name]} = gr.output("{o.name}", [{rows}], gr.{o.dtype})')
-                w(f"blocks, warps = gr.blocks(gr.ceil_div({rows}, ROWS)), gr.threads(32 * ROWS).tile(32)")
-                w("(block,), (w, lane) = blocks.indices(), warps.indices()")
-                w("row, warp = block * ROWS + w, warps[w]")
-                w("gr.wait_kernels()", "the kernel before this one writes the parts")
-                with w.block(f"with gr.if_(row < {rows}):"):
-                    self.merged(kinds, v)
-            w("return kernel")
-
-    def merge_inputs(self) -> list[Value]:
-        """Inputs of results beside statistics."""
-        taken = {n for name, of in self.takes.items() if name != "score" for n in of}
-        return [v for v in self.inputs if v.number in taken]
-
-    def merged(self, kinds: set[str], v: str) -> None:
-        w, t = self.w, self.t
-        floats = [n for n in self.statistics() if n != "largest"]
-        for n in floats:
-            start = "-gr.inf" if n == "top" else "NAN" if n.startswith("own_") else "0"
-            w(f'{n} = gr.let("{n}", {start}, gr.fp32)')
-        if "best" in kinds:
-            w(f'largest = gr.let("largest", {v}, gr.i32)')
-        with w.block('for p in gr.loop("p", parts, start=lane, step=32):'):
-            if "top" in kinds:
-                w(f"x = gr.load({self.work['top']}[p, row])")
-            if "best" in kinds:
-                w(f"place = gr.load({self.work['largest']}[p, row])")
-                w("largest[...] = gr.where(x > top, place, gr.where(x == top, gr.min(place, largest), largest))")
-            if "top" in kinds:
-                w("top[...] = gr.max(top, x)")
-            if "added" in kinds:
-                w(f"added[...] = added + gr.load({self.work['added']}[p, row])")
-            for n in floats:
-                if n.startswith("own_"):
-                    w(f"{n}[...] = gr.max({n}, gr.load({self.work[n]}[p, row]))", "a number, where there is one")
-        if "best" in kinds:
-            w('gr.allarg("max", top, largest, on=warp)', "of equals, the least index")
-        elif "top" in kinds:
-            w('gr.allreduce("max", top, on=warp)')
-        for n in floats:
-            if n == "added" or n.startswith("own_"):
-                w(f'gr.allreduce("{"add" if n == "added" else "max"}", {n}, on=warp)')
-        if "total" in kinds:
-            w('base = gr.let("base", gr.where(top == -gr.inf, 0, top))')
-            with w.block('for p in gr.loop("q", parts, start=lane, step=32):'):
-                tops, totals = self.work["top"], self.work["total"]
-                w(f"power = gr.exp2((gr.load({tops}[p, row]) - base) * LOG2E, ftz=True)")
-                w(f"total[...] = total + gr.load({totals}[p, row]) * power")
-            w('gr.allreduce("add", total, on=warp)')
-        with w.block("with gr.if_(lane == 0):"):
-            for o in t.outputs:
-                function = f"result_{o.name}"
-                value = f"{function}({self.merged_arguments(function, True)})" if function in self.takes else "largest"
-                w(f"{self.outs[o.name]}[row] = {value}")
-
-    def launches(self) -> None:
-        """The function that gives both kernels with their arguments."""
-        w, t = self.w, self.t
-        sizes = [a.symbol for a in self.form_axes() if a.size is not None]
-        passed = ", ".join([*sizes, "parts", "workers"])
-        first = [*self.names(), *self.work.values()]
-        second = [*self.work.values(), *(v.name for v in self.merge_inputs()), *(o.name for o in t.outputs)]
-        with w.block(f"def launches({self.sizes()}):"):
-            w('"""Both kernels in their order, with the names of their arguments, and the workspaces between them."""')
-            rows = self.form.rows
-            one = f'["{rows.symbol}"]' if rows.size is None else ""
-            count = f"sizes{one}" if one else rows.symbol
-            w()
-            with w.block("def workspaces(sizes):"):
-                w("return {")
-                for k, n in self.work.items():
-                    w(f'    "{n}": ((parts, {count}), "{"i32" if k == "largest" else "fp32"}"),')
-                w("}")
-            w()
-            shapes = {v.name: v.more["stored"] for v in self.inputs} | {o.name: o.axes for o in t.outputs}
-            w("shapes = {")
-            for n, of in shapes.items():
-                inside = ", ".join(f'"{a.symbol}"' if a.size is None else a.symbol for a in of)
-                w(f'    "{n}": ({inside}{"," if len(of) == 1 else ""}),')
-            w("}")
-            quoted = [", ".join(f'"{n}"' for n in names) for names in (first, second)]
-            for name, arguments in zip(("first", "second"), quoted, strict=True):
-                w(f"{name} = ({arguments})")
-            w(f"one = gr.Launch({self.name}({passed}), first)")
-            w(f"two = gr.Launch({self.name}_merge({passed}), second)")
-            usual = ", arguments=usual" if self.indices else ""
-            w(f"return gr.Launches([one, two], means=means, shapes=shapes, workspaces=workspaces{usual})")
 
 
 def write(t: HeadTiled, d: Decisions, title: str, name: str) -> str:
