@@ -120,8 +120,9 @@ def test_loops_know_their_bounds():
 
 
 def test_for_and_with_record_the_same():
+    kernels = []
     for form in ("for", "with"):
-        with gr.Kernel("k"):
+        with gr.Kernel("k") as kernel:
             A = gr.input("A", [8], gr.fp16)
             r = gr.alloc("r", [], gr.fp16, gr.RF)
             if form == "for":
@@ -131,6 +132,9 @@ def test_for_and_with_record_the_same():
                 with gr.loop("i", 8) as i:
                     gr.move(r, A[i])
             gr.move(r, A[0])
+        kernels.append(kernel)
+    assert kernels[0] == kernels[1]
+    assert str(kernels[0]) == str(kernels[1])
 
 
 def test_arguments_and_symbols_are_in_order():
