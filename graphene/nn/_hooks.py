@@ -23,9 +23,9 @@ def _has_hooks(module: Any) -> bool:
     )
 
 
-def hooked(*modules: Any) -> bool:
-    """Whether a hook must see calls of these modules."""
-    return globally_hooked() or any(map(_has_hooks, modules))
+def altered(*modules: Any) -> bool:
+    """Whether a call of one of them does more than its class's forward, by hooks or by a forward of its own."""
+    return globally_hooked() or any("forward" in m.__dict__ or _has_hooks(m) for m in modules)
 
 
 def unlike(module: Any) -> str | None:

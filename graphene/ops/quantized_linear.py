@@ -39,7 +39,7 @@ def results(
         wrong("input", f"[..,{k}], as many as the weight has columns", shape_text(input.shape), "pass another one")
     groups = scale.shape[0] if scale.dim() == 2 else 1
     if not same_shape(scale.shape[-1:], [rows]) or scale.dim() > 2 or groups == 0 or k % groups:
-        wrong("scale", f"[{rows}], or [K / group,{rows}] of K = {k}", shape_text(scale.shape), "pass one a group")
+        wrong("scale", f"[{rows}], or [K / group,{rows}] of K = {k}", shape_text(scale.shape), "one for each group")
     if zero is not None:
         if zero.dtype != torch.uint8:
             fail("OP_DTYPE", f"{n}: argument 'zero' has a dtype that it does not take",

@@ -1,11 +1,12 @@
 """Accelerated networks under DistributedDataParallel: gradients of two processes, each with half of a batch.
 
-Two processes take seconds to start, so it is done where there are two GPUs, or on a CPU by
+Two processes take seconds to start, so one network is tried on a CPU, and all where there are two GPUs, or by
 ``python tests/integrations/test_ddp.py``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
@@ -36,13 +37,15 @@ def network(name, how, dtype, device):
 
 
 def gradients(model, inputs, calls):
-    """All gradients after some steps, which move no weight: those of each step are added up."""
-    for _ in range(STEPS):
-        calls(**inputs, labels=inputs["input_ids"]).loss.backward()
+    """All gradients after some steps, which move no weight: they are added up, and exchanged in the last step."""
+    for step in range(STEPS):
+        alone = calls is not model and step < STEPS - 1
+        with calls.no_sync() if alone else contextlib.nullcontext():
+            calls(**inputs, labels=inputs["input_ids"]).loss.backward()
     return torch.cat([p.grad.flatten().float() for p in model.parameters() if p.grad is not None])
 
 
-def process(rank, folder, device_type):
+def process(rank, folder, device_type, names):
     """One of the two; the first says what it found."""
     gpu = device_type == "cuda"
     device, dtype = torch.device(device_type, rank if gpu else None), torch.bfloat16 if gpu else torch.float32
@@ -54,7 +57,7 @@ def process(rank, folder, device_type):
     whole = networks.batch(rows=4, length=32, device=device)
     half = {"input_ids": whole["input_ids"][2 * rank : 2 * rank + 2]}
     wrong = {}
-    for name in NETWORKS:
+    for name in names:
         model = network(name, "eager", torch.float32, device)
         exact = gradients(model, whole, model)
         for how in ("eager", "accelerated"):
@@ -66,20 +69,30 @@ def process(rank, folder, device_type):
     distributed.destroy_process_group()
 
 
-def compare(device_type, folder):
-    torch.multiprocessing.spawn(process, (str(folder), device_type), nprocs=2)
+def compare(device_type, folder, names=NETWORKS):
+    torch.multiprocessing.spawn(process, (str(folder), device_type, names), nprocs=2)
     wrong = torch.load(Path(folder) / "wrong")
-    for name in NETWORKS:
+    for name in names:
         eager, accelerated = wrong[name, "eager"], wrong[name, "accelerated"]
         print(f"{name}: eager {eager:.2e}, accelerated {accelerated:.2e}")
         assert accelerated <= 1.5 * eager + 1e-6, name
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.device_count() < 2, reason="one device")
-def test_gradients_of_two_processes(tmp_path, monkeypatch) -> None:
+@pytest.fixture
+def importable(monkeypatch):
+    """This folder's modules, to the processes that are started."""
     here = str(Path(__file__).parent)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
+
+
+@pytest.mark.skipif(not distributed.is_available() or not distributed.is_gloo_available(), reason="no gloo")
+def test_gradients_of_two_processes_on_a_cpu(tmp_path, importable) -> None:
+    compare("cpu", tmp_path, ("llama",))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.device_count() < 2, reason="one device")
+def test_gradients_of_two_processes(tmp_path, importable) -> None:
     compare("cuda", tmp_path)
 
 

@@ -79,7 +79,7 @@ class Record:
     def undo(self) -> None:
         """Restores everything to its former state."""
         for module, original in reversed(self.modules):
-            module.__class__ = original
+            _give_back(module, original)
         for joined in self.joined:
             joined.part()
         for held in self.attention:
@@ -495,6 +495,17 @@ def _methods(cls: type) -> dict[str, FunctionType]:
             if isinstance(f, FunctionType) and not name.startswith("__"):
                 found.setdefault(name, f)
     return found
+
+
+def _give_back(module: Any, original: type) -> None:
+    """Gives a module its former class, and so a class that something, such as a parametrization, derived since."""
+    cls = type(module)
+    if "_graphene_original" in vars(cls):
+        module.__class__ = original
+        return
+    bases = tuple(original if "_graphene_original" in vars(b) else b for b in cls.__bases__)
+    if bases != cls.__bases__:
+        cls.__bases__ = bases
 
 
 def _subclass(original: Any, methods: dict[str, Any]) -> Any:

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from transformers.pytorch_utils import Conv1D, apply_chunking_to_forward
 
 from graphene import ops as _ops
-from graphene.nn._hooks import hooked
+from graphene.nn._hooks import altered
 
 ops: Any = _ops
 
@@ -67,14 +67,22 @@ class Joined:
     weight: Any  # None once a parameter has left
     bias: Any
     columns: list[int]
+    modules: tuple[Any, ...]
     parameters: list[tuple[Any, Any, int]]  # (module, name, address)
+
+    def serves(self, modules: tuple[Any, ...]) -> bool:
+        """Whether these are the layers that were joined: one of them may have been replaced, by an adapter for one."""
+        return len(modules) == len(self.modules) and all(a is b for a, b in zip(modules, self.modules, strict=True))
 
     def holds(self) -> bool:
         """Whether the parameters still lie there; if not, the memory is released."""
         if self.weight is None:
             return False
-        if all(getattr(m, name).data_ptr() == address for m, name, address in self.parameters):
-            return True
+        try:
+            if all(getattr(m, name).data_ptr() == address for m, name, address in self.parameters):
+                return True
+        except RuntimeError:  # torch.func passes tensors without an address; the layers' own stay where they are
+            return False
         self.weight = self.bias = None
         return False
 
@@ -115,7 +123,7 @@ def join(modules: tuple[Any, ...], key: tuple[Any, ...]) -> Joined | None:
             parameter.data = whole[start : start + rows]
             parameters.append((module, name, parameter.data_ptr()))
         start += rows
-    return Joined(key, made["weight"], made.get("bias"), columns, parameters)
+    return Joined(key, made["weight"], made.get("bias"), columns, modules, parameters)
 
 
 class Helpers:
@@ -143,10 +151,11 @@ class Helpers:
 
     def norm(self, norm: Any, x: Any) -> Any:
         """The result of a norm by itself; None if the module must be called."""
+        kind = self.norms.get(type(norm))  # none where its class changed since, by a parametrization for one
         weight, bias = norm.weight, getattr(norm, "bias", None)
-        if self.left_to_the_compiler or not self.takes(x, weight, bias):
+        if kind is None or self.left_to_the_compiler or not self.takes(x, weight, bias):
             return None
-        kind, width = self.norms[type(norm)], x.shape[-1]
+        width = x.shape[-1]
         if kind == "rms1" and torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
             return None
         if self.rules.way(("norm", width), x.numel() // width) != "graphene":
@@ -182,7 +191,7 @@ class Helpers:
 
     def adds(self, norm: Any, a: Any, b: Any) -> bool:
         """Whether the sum and its norm are one operator."""
-        if type(norm) not in self.norms or hooked(norm) or a.shape != b.shape or self.left_to_the_compiler:
+        if type(norm) not in self.norms or altered(norm) or a.shape != b.shape or self.left_to_the_compiler:
             return False
         wants = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or norm.weight.requires_grad)
         if self.norms[type(norm)] == "rms1" and wants:
@@ -194,7 +203,7 @@ class Helpers:
 
     def linear_act(self, linear: Any, act: Any, x: Any) -> Any:
         """``act(linear(x))``."""
-        if type(linear) not in LINEAR or hooked(linear, act):
+        if type(linear) not in LINEAR or altered(linear, act):
             return act(linear(x))
         weight, bias = linear.weight, linear.bias
         name = self.activation(act)
@@ -216,9 +225,9 @@ class Helpers:
     def linears(self, modules: tuple[Any, ...], x: Any) -> tuple[Any, ...]:
         """``m(x)`` for linear layers, by one product if their weights lie one after the other."""
         joined = self.joined.get(id(modules[0]))
-        if joined is None or torch.compiler.is_compiling() or hooked(*modules):
+        if joined is None or torch.compiler.is_compiling() or altered(*modules):
             return tuple(m(x) for m in modules)
-        if len(modules) != len(joined.columns) or not joined.holds():
+        if not joined.serves(modules) or not joined.holds():
             return tuple(m(x) for m in modules)
         weight, bias = joined.weight, joined.bias
         wants_gradient = torch.is_grad_enabled() and (modules[0].weight.requires_grad or x.requires_grad)
@@ -245,7 +254,7 @@ class Helpers:
     def gated(self, gate: Any, act: Any, up: Any, x: Any) -> Any:
         """``act(gate(x)) * up(x)``."""
         name = self.activation(act)
-        if name is None or hooked(act) or not self.takes(x) or self.left_to_the_compiler:
+        if name is None or altered(act) or not self.takes(x) or self.left_to_the_compiler:
             return act(gate(x)) * up(x)
         a, b = self.linears((gate, up), x)
         width = a.shape[-1]
@@ -256,7 +265,7 @@ class Helpers:
     def act_mul(self, act: Any, a: Any, b: Any) -> Any:
         """``act(a) * b``."""
         name = self.activation(act)
-        if name is None or hooked(act) or not torch.is_tensor(a) or not torch.is_tensor(b) or a.shape != b.shape:
+        if name is None or altered(act) or not torch.is_tensor(a) or not torch.is_tensor(b) or a.shape != b.shape:
             return act(a) * b
         if not self.takes(a, b) or self.left_to_the_compiler:
             return act(a) * b
@@ -315,7 +324,7 @@ class Helpers:
         """Whether the operator takes the norms of q and k. With a gradient, they have operators of their own."""
         a, b = norms[:2]
         kind = self.norms.get(type(a))
-        if kind not in OFFSETS or self.norms.get(type(b)) != kind or hooked(a, b) or epsilon(a) != epsilon(b):
+        if kind not in OFFSETS or self.norms.get(type(b)) != kind or altered(a, b) or epsilon(a) != epsilon(b):
             return False
         if torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, a.weight, b.weight)):
             return False
