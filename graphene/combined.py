@@ -131,12 +131,35 @@ def _identity(op: str, t: DType) -> Any:
     return known[op]
 
 
-def _registers(x: Tensor, call: str) -> None:
+def _registers(x: Any, call: str, name: str = "value") -> Tensor:
+    """One register of each thread: x itself, or a new one that an expression, or an integer as i32, fills."""
     if not isinstance(x, Tensor):
-        raise TypeError(f"{call} takes one register of each thread, got {x!r}")
+        return let(_core.unique_name(name), x, i32 if isinstance(x, (int, _core.IntExpr)) else None)
     if x.memory != RF or x.levels or x.is_fragment:
         _core.fail("REDUCE_FRAGMENT", f"gr.{call} takes one register of each thread", [f"got: {x}"],
                    'index registers down to one: gr.scan("add", r[0], on=warp)')  # fmt: skip
+    return x
+
+
+def _joining(op: Any) -> Callable[[Tensor, Tensor, Tensor], object]:
+    """What writes to its first argument the second and the third, combined in this order."""
+
+    def by_function(out: Tensor, a: Tensor, b: Tensor) -> None:
+        out[...] = op(a, b)
+
+    return by_function if callable(op) else lambda out, a, b: binary(op, out, a, b)
+
+
+def _neutral(op: Any, x: Tensor, exclusive: bool, identity: Any) -> Any:
+    """What the first thread of an exclusive scan has; of a function x itself, where nothing asks for it."""
+    if callable(op):
+        if exclusive and identity is None:
+            _core.fail("VERIFY_OPERANDS", "an exclusive scan by a function needs what the first thread gets", [],
+                       "gr.scan(f, x, on=warp, exclusive=True, identity=...)")  # fmt: skip
+        return x if identity is None else identity
+    if identity is not None:
+        _core.fail("VERIFY_OPERANDS", "identity= is for scans by a function", [f"op: {op}"], "leave it out")
+    return _identity(op, x.dtype)
 
 
 class _Prefixes:
@@ -181,52 +204,62 @@ class _Prefixes:
         barrier(on=self.on)
 
 
-def scan(op: str, x: Tensor, on: ThreadTensor, exclusive: bool = False, starts: Any = None) -> None:
-    """``x = op over the x of the threads up to and including this one``, in the order of the group `on`.
+def scan(
+    op: str | Callable[[Any, Any], Any], x: Any, on: ThreadTensor, exclusive: bool = False, starts: Any = None,
+    identity: Any = None,
+) -> Tensor:  # fmt: skip
+    """``x = op over the x of the threads up to and including this one``, in the order of the group `on`; returns x.
 
     With `exclusive` without this one; the first thread then has the number that changes nothing, such as 0. Operations
-    are add, mul, max, min, and for integers and, or, xor. x: one private register of each thread. on: a warp, a part of
-    one, or several whole warps, which meet in shared memory with two barriers. A scan of a row longer than the group
-    adds what is before: the last thread's inclusive value.
+    are add, mul, max, min, and for integers and, or, xor. op may also be an associative function of two registers, what
+    is before and what is behind it, that returns an expression, as ``lambda a, b: gr.max(a, b)``; an exclusive scan by
+    it needs `identity`, what the first thread gets. x: one private register of each thread, which changes, or an
+    expression, which fills a new one. on: a warp, a part of one, or several whole warps, which meet in shared memory
+    with two barriers. A scan of a row longer than the group adds what is before: the last thread's inclusive value.
 
     `starts`: a segmented scan. A condition of registers, or an integer register that is not 0, at each thread where a
     segment begins, in which nothing before it counts; the first thread begins one anyway.
 
     The decomposition is Hillis and Steele's, in warps and then over their totals. Raises VerifyError VERIFY_OPERATION,
-    SPEC_GROUP; LayoutError REDUCE_FRAGMENT.
+    VERIFY_OPERANDS, SPEC_GROUP; LayoutError REDUCE_FRAGMENT.
     """
-    _registers(x, "scan")
+    r: Tensor = _registers(x, "scan")
     flag("scan", "exclusive", exclusive)
+    identity = _neutral(op, r, exclusive, identity)
     if starts is not None:
-        return _segmented(op, x, starts, on, exclusive)
-    identity, group = _identity(op, x.dtype), Group(on, "scan")
-    name = _core.unique_name(f"{x.name}_below")
-    below = alloc(name, [], x.dtype, RF)
-    own = let(_core.unique_name(f"{x.name}_own"), x) if exclusive else None
+        return _segmented(_joining(op), r, starts, on, exclusive, identity)
+    join, group = _joining(op), Group(on, "scan")
+    name = _core.unique_name(f"{r.name}_below")
+    below = alloc(name, [], r.dtype, RF)
+    own = let(_core.unique_name(f"{r.name}_own"), r) if exclusive else None
 
-    way = _Prefixes(group, on, [below], lambda value: binary(op, value, below, value))
-    way.in_warp([x], min(group.threads, LANES))
+    way = _Prefixes(group, on, [below], lambda value: join(value, below, value))
+    way.in_warp([r], min(group.threads, LANES))
     if group.warps > 1:
-        way.of_warps([x], [x.name], [identity])
+        way.of_warps([r], [r.name], [identity])
         with if_(group.warp > 0):
-            binary(op, x, below, x)
+            join(r, below, r)
     if own is None:
-        return
+        return r
     # What the thread before has; the first one of a warp takes the total of the warps before it.
     if group.warps > 1:
-        first = let(_core.unique_name(f"{x.name}_first"), identity, x.dtype)
+        first = let(_core.unique_name(f"{r.name}_first"), identity, r.dtype)
         with if_(group.warp > 0):
             move(first, below)
-        shfl(below, x, "up", 1, on=group.on)
-        x[...] = where(group.lane == 0, first, below)
+        shfl(below, r, "up", 1, on=group.on)
+        r[...] = where(group.lane == 0, first, below)
     else:
-        shfl(below, x, "up", 1, on=group.on)
-        x[...] = where(group.lane == 0, identity, below)
+        shfl(below, r, "up", 1, on=group.on)
+        r[...] = where(group.lane == 0, identity, below)
+    return r
 
 
-def _segmented(op: str, x: Tensor, starts: Any, on: ThreadTensor, exclusive: bool) -> None:
+def _segmented(
+    join: Callable[[Tensor, Tensor, Tensor], object], x: Tensor, starts: Any, on: ThreadTensor, exclusive: bool,
+    identity: Any,
+) -> Tensor:  # fmt: skip
     """A scan of pairs: of a flag, whether a segment has begun, and what has been combined since."""
-    identity, group = _identity(op, x.dtype), Group(on, "scan")
+    group = Group(on, "scan")
     below, flag_below = (
         alloc(_core.unique_name(f"{x.name}_below"), [], x.dtype, RF),
         alloc(_core.unique_name("begun_below"), [], i32, RF),
@@ -235,7 +268,7 @@ def _segmented(op: str, x: Tensor, starts: Any, on: ThreadTensor, exclusive: boo
     own, first_of = let(_core.unique_name(f"{x.name}_own"), x), let(_core.unique_name("begins"), flag)
 
     def combine(value: Tensor, begun: Tensor) -> None:
-        binary(op, below, below, value)
+        join(below, below, value)
         value[...] = where(begun != 0, value, below)
         begun[...] = begun | flag_below
 
@@ -244,10 +277,10 @@ def _segmented(op: str, x: Tensor, starts: Any, on: ThreadTensor, exclusive: boo
     if group.warps > 1:
         way.of_warps([x, flag], [x.name, "begun"], [identity, 0])
         with if_(group.warp > 0):
-            binary(op, own, below, x)
+            join(own, below, x)
             x[...] = where(flag != 0, x, own)
     if not exclusive:
-        return
+        return x
     first = let(_core.unique_name(f"{x.name}_first"), identity, x.dtype)
     if group.warps > 1:
         with if_(group.warp > 0):
@@ -255,48 +288,50 @@ def _segmented(op: str, x: Tensor, starts: Any, on: ThreadTensor, exclusive: boo
     shfl(below, x, "up", 1, on=group.on)
     first[...] = where(group.lane == 0, first, below)
     x[...] = where(first_of != 0, identity, first)
+    return x
 
 
-def allarg(op: str, x: Tensor, index: Tensor, on: ThreadTensor) -> None:
+def allarg(op: str, x: Any, index: Any, on: ThreadTensor) -> tuple[Tensor, Tensor]:
     """``x, index = the largest ("max") or smallest ("min") x of the group's threads and its index``; all get both.
 
-    Of equal ones the least index wins. A NaN loses to a number; of NaN alone x becomes the least (the largest) number.
-    x: one private register of each thread; index: one integer register of each thread, which says what x stands for. on
-    is as in gr.scan, and what it raises.
+    Returns both. Of equal ones the least index wins. A NaN loses to a number; of NaN alone x becomes the least (the largest) number.
+    x: one private register of each thread; index: one integer register of each thread, which says what x stands for.
+    Both change; an expression or a number fills a new register. on is as in gr.scan, and what it raises.
     """
     _one_of("allarg", "op", op, ("max", "min"))
-    _registers(x, "allarg")
-    _registers(index, "allarg")
+    value: Tensor = _registers(x, "allarg")
+    place: Tensor = _registers(index, "allarg", "index")
     group = Group(on, "allarg")
-    worst = _identity(op, x.dtype)
-    if x.dtype.name.startswith(("fp", "bf")):
-        x[...] = where(x == x, x, worst)
-    other, at = (alloc(_core.unique_name(f"{t.name}_other"), [], t.dtype, RF) for t in (x, index))
+    worst = _identity(op, value.dtype)
+    if value.dtype.name.startswith(("fp", "bf")):
+        value[...] = where(value == value, value, worst)
+    other, at = (alloc(_core.unique_name(f"{t.name}_other"), [], t.dtype, RF) for t in (value, place))
 
     def take_better() -> None:
-        better = (other > x) if op == "max" else (other < x)
-        taken = let(_core.unique_name("taken"), better | ((other == x) & (at < index)), pred)
-        x[...] = where(taken, other, x)
-        index[...] = where(taken, at, index)
+        better = (other > value) if op == "max" else (other < value)
+        taken = let(_core.unique_name("taken"), better | ((other == value) & (at < place)), pred)
+        value[...] = where(taken, other, value)
+        place[...] = where(taken, at, place)
 
     def in_warp(width: int) -> None:
         n = 1
         while n < width:
-            shfl(other, x, "bfly", n, on=group.on)
-            shfl(at, index, "bfly", n, on=group.on)
+            shfl(other, value, "bfly", n, on=group.on)
+            shfl(at, place, "bfly", n, on=group.on)
             take_better()
             n *= 2
 
     in_warp(min(group.threads, LANES))
     if group.warps == 1:
-        return
-    values, places = (alloc(_core.unique_name(f"{t.name}_warps"), [group.warps], t.dtype, SH) for t in (x, index))
+        return value, place
+    values, places = (alloc(_core.unique_name(f"{t.name}_warps"), [group.warps], t.dtype, SH) for t in (value, place))
     with if_(group.lane == 0):
-        move(values[group.warp], x)
-        move(places[group.warp], index)
+        move(values[group.warp], value)
+        move(places[group.warp], place)
     barrier(on=on)
     for w in range(group.warps):
         move(other, values[w])
         move(at, places[w])
         take_better()
     barrier(on=on)
+    return value, place

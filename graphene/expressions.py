@@ -101,6 +101,10 @@ class Expression:
             "use gr.where to choose elements, or `with gr.if_(...):` to branch",
         )
 
+    def __getitem__(self, at: Any) -> NoReturn:
+        refuse("POINTWISE_TYPE", "an expression has no elements", [f"got: {self!r}[{at!r}]"],
+               'give it registers first: r = gr.let("r", expression)')  # fmt: skip
+
     def __repr__(self) -> str:
         return f"{self._op}({', '.join(a.name if isinstance(a, Tensor) else repr(a) for a in self._args)})"
 

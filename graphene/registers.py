@@ -210,7 +210,8 @@ def _updating(op: str) -> Callable[[Tensor, Any], Tensor]:
 
 def _install() -> None:
     operators = [n for n in vars(Expression) if n.startswith("__")]
-    for name in set(operators) - {"__init__", "__bool__", "__repr__", "__hash__", "__slots__", "__doc__", "__module__"}:
+    own = {"__init__", "__bool__", "__repr__", "__hash__", "__slots__", "__doc__", "__module__", "__getitem__"}
+    for name in set(operators) - own:
         setattr(Tensor, name, vars(Expression)[name])
     for op in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "or", "xor"):
         setattr(Tensor, f"__i{op}__", _updating(op))

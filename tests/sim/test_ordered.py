@@ -107,6 +107,55 @@ def test_segmented_scan(op: str, threads: int, exclusive: bool) -> None:
     assert got.tolist() == want
 
 
+@pytest.mark.parametrize("segmented", [False, True])
+@pytest.mark.parametrize(("threads", "exclusive"), [(8, True), (32, False), (96, True), (96, False)])
+def test_scan_by_a_function_that_does_not_commute(threads: int, exclusive: bool, segmented: bool) -> None:
+    """The last number that is not 0."""
+    block = max(threads, 32)
+    with gr.Kernel("filled") as kernel:
+        y, x = gr.inout("y", [block], gr.i32), gr.input("x", [block], gr.i32)
+        gr.blocks(1)
+        group = gr.threads(block)
+        (t,) = group.indices()
+        given = gr.load(y[t])
+        more = {"starts": gr.load(x[t])} if segmented else {}
+        if exclusive:
+            more["identity"] = -7
+        r = gr.scan(lambda a, b: gr.where(b != 0, b, a), given + 0, on=group_of(group, threads),
+                    exclusive=exclusive, **more)  # fmt: skip
+        y[t] = r
+    values, begins = RNG.integers(-2, 3, block).astype(np.int32), (RNG.random(block) < 0.15).astype(np.int32)
+    got = values.copy()
+    recorded(kernel)(got, begins)
+    want, so_far = [], -7
+    for i, (v, b) in enumerate(zip(values.tolist(), begins.tolist(), strict=True)):
+        first = (segmented and b) or i % threads == 0
+        so_far = -7 if first else so_far
+        after = v if first else v or so_far
+        want.append(so_far if exclusive else after)
+        so_far = after
+    assert got.tolist() == want
+
+
+def test_scans_say_what_they_need() -> None:
+    with gr.Kernel("k"):
+        gr.blocks(1)
+        warp = gr.threads(32)
+        (t,) = warp.indices()
+        r = gr.let("r", t, gr.i32)
+        with pytest.raises(gr.VerifyError, match="needs what the first thread gets") as e:
+            gr.scan(lambda a, b: a + b, r, on=warp, exclusive=True)
+        assert e.value.code == "VERIFY_OPERANDS"
+        with pytest.raises(gr.VerifyError, match="identity= is for scans by a function"):
+            gr.scan("add", r, on=warp, identity=0)
+        value, place = gr.allarg("max", r * 2, t, on=warp)
+        assert (value.dtype, place.dtype) == (gr.i32, gr.i32)
+        for wrong in (lambda: (r * 2)[0], lambda: list(r + 1)):
+            with pytest.raises(gr.LayoutError, match="an expression has no elements") as f:
+                wrong()
+            assert f.value.code == "POINTWISE_TYPE"
+
+
 def test_barriers_of_a_sort_are_needed() -> None:
     with gr.Kernel("sorted") as kernel:
         x = gr.inout("x", [64], gr.i32)
