@@ -294,7 +294,8 @@ def _segmented(
 def allarg(op: str, x: Any, index: Any, on: ThreadTensor) -> tuple[Tensor, Tensor]:
     """``x, index = the largest ("max") or smallest ("min") x of the group's threads and its index``; all get both.
 
-    Returns both. Of equal ones the least index wins. A NaN loses to a number; of NaN alone x becomes the least (the largest) number.
+    Returns both. Of equal ones the least index wins. A NaN loses to a number; of NaN alone x becomes the least (the
+    largest) number.
     x: one private register of each thread; index: one integer register of each thread, which says what x stands for.
     Both change; an expression or a number fills a new register. on is as in gr.scan, and what it raises.
     """
