@@ -278,6 +278,19 @@ COMPILE_REMARK, COMPILE_CANCELLED, COMPILE_FORK. Releases the GIL, and answers s
       "nvrtc_read_ahead", [] { return rt::nvrtc_read_ahead(site_packages()); },
       "Asks the system to read NVRTC into memory, without waiting for it or loading it. False: there is none.");
   m.def(
+      "nvrtc_start",
+      [](const std::string& arch) {
+        std::vector<std::string> options = {"-arch=" + arch};
+        const auto& usual = rt::default_options();
+        options.insert(options.end(), usual.begin(), usual.end());
+        if (rt::nvrtc_start(arch, site_packages(), options))
+          py::module_::import("atexit").attr("register")(
+              py::cpp_function([] { rt::nvrtc_end_start(); }, py::call_guard<py::gil_scoped_release>()));
+      },
+      py::arg("arch"),
+      "Begins to load and to start the compiler for `arch`, without waiting for it. Once a process; errors are not "
+      "told.");
+  m.def(
       "nvrtc_libraries",
       [] {
         py::list out;

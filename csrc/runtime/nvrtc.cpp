@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -138,6 +140,7 @@ std::shared_ptr<const Nvrtc> Nvrtc::load(const std::string& path, std::string& w
 // One compilation, which the thread that asked for it may give up: whoever is last frees it.
 struct Job {
   std::shared_ptr<const Nvrtc::Api> api;
+  std::function<NvrtcInfo()> find;  // gives the library where `api` is null
   std::string source, file_name;
   std::vector<std::string> options;
 
@@ -154,6 +157,8 @@ struct Job {
 
   NvrtcOutput compiled() {
     NvrtcOutput x;
+    if (!api) api = loaded_nvrtc(find())->api_;
+    if (cancelled) return x;
     // NVRTC asks for this library by its name alone. Some of its wheels name no folder, so that it finds none but one
     // that is loaded already.
     if (!api->builtins.empty()) static_cast<void>(dlopen(api->builtins.c_str(), RTLD_NOW | RTLD_LOCAL));
@@ -302,9 +307,51 @@ bool start(const std::shared_ptr<Job>& job) {
 
 void cancel_compilations() { ++cancellations; }
 
+namespace {
+
+std::atomic<bool> begun{false};  // whether this process or an ancestor has used NVRTC
+std::shared_ptr<Job> starting;   // of this process, where it is `starting_depth` forks away from the first
+unsigned starting_depth = 0;
+
+int processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+}  // namespace
+
+bool nvrtc_start(const std::string& arch, const std::vector<std::string>& site_packages,
+                 const std::vector<std::string>& options) {
+  if (processors() < 2 || begun.exchange(true)) return false;
+  const auto job = std::make_shared<Job>();
+  job->find = [arch, site_packages] { return find_nvrtc(arch, site_packages); };
+  job->source =
+      "extern \"C\" __global__ void start(float* x, int n) {\n"
+      "  for (int i = threadIdx.x; i < n; i += blockDim.x) asm volatile(\"neg.f32 %0, %0;\" : \"+f\"(x[i]));\n"
+      "}\n";
+  job->file_name = "start.cu";
+  job->options = options;
+  UnderWay::begin();
+  watch(job);
+  if (!start(job)) job->run();
+  starting = job;
+  starting_depth = fork_depth();
+  return true;
+}
+
+void nvrtc_end_start() {
+  constexpr std::chrono::seconds kPatience(2);
+  if (!starting || starting_depth != fork_depth()) return;
+  starting->cancelled = true;
+  std::unique_lock lock(starting->mutex);
+  starting->ended.wait_for(lock, kPatience, [] { return starting->done; });
+}
+
 NvrtcOutput Nvrtc::compile(const std::string& source, const std::string& file_name,
                            const std::vector<std::string>& options, const Poll& poll) const {
   constexpr std::chrono::milliseconds kPause(50);
+  begun = true;
   const auto job = std::make_shared<Job>();
   job->api = api_;
   job->source = source;

@@ -84,6 +84,16 @@ class Nvrtc {
 // there is none.
 bool nvrtc_read_ahead(const std::vector<std::string>& site_packages);
 
+// Loads the compiler for `arch` and lets it compile a few lines with these options, in a thread that nobody waits for:
+// a first compilation then finds it started. Once a process, and not where there is one processor or where something
+// was compiled; no error is told. False: nothing was begun.
+bool nvrtc_start(const std::string& arch, const std::vector<std::string>& site_packages,
+                 const std::vector<std::string>& options);
+
+// Ends what nvrtc_start began. A process does so before it ends: what the library that is being loaded leaves behind
+// for that moment must not meet a thread that uses it.
+void nvrtc_end_start();
+
 // Every library of the search that loads, each path once; for `doctor`.
 [[nodiscard]] std::vector<NvrtcInfo> all_nvrtc(const std::vector<std::string>& site_packages);
 

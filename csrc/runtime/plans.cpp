@@ -26,8 +26,10 @@ std::string why_no_plan(const std::string& key, const CacheFiles& files) {
 std::optional<StoredPlan> plan_load(const std::string& request, const std::string& arch,
                                     const std::vector<std::string>& site_packages) {
   const std::string front = sha256_hex(request) + "-";
+  auto keys = cache_keys(front);
+  if (keys.empty()) return std::nullopt;  // whichever compiler there is: it need not be looked for
   const std::string digits = build_digits(arch, site_packages);
-  const auto keys = digits.empty() ? cache_keys(front) : std::vector<std::string>{front + digits};
+  if (!digits.empty()) keys = {front + digits};
   for (auto key = keys.rbegin(); key != keys.rend(); ++key) {
     CacheFiles files;
     if (!cache_load(*key, files)) continue;

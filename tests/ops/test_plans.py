@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -328,6 +329,32 @@ def test_what_is_no_plan_is_not_stored() -> None:
 
 
 # The cache holds plans as it holds kernels.
+
+
+def test_a_miss_does_not_load_the_compiler(tmp_path: Path) -> None:
+    """The compiler's version is a part of a plan's key; where no plan of the request is kept, nobody need know it."""
+    look = f"""
+        from graphene import _core
+        assert _core.plan_load("request", "{ARCH}") is None
+        print("nvrtc" in open("/proc/self/maps").read())
+        _core.nvrtc_for("{ARCH}")
+        print("nvrtc" in open("/proc/self/maps").read())
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(look)], capture_output=True, text=True, timeout=120,
+                          env=os.environ | {"GRAPHENE_CACHE_DIR": str(tmp_path)})  # fmt: skip
+    assert done.stdout.split() == ["False", "True"], done.stderr
+
+
+def test_a_compiler_that_starts_beside_a_choice_changes_nothing(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(_core, "nvrtc_start", begun.append)
+    monkeypatch.setenv("GRAPHENE_START_COMPILER", "1")
+    warm.warm(warm.spelled("softmax(fp16[64, 64], -1)"), ARCH)
+    assert begun == [ARCH]
+    warm.warm(warm.spelled("softmax(fp16[64, 64], -1)"), ARCH)  # the plan is found
+    assert begun == [ARCH]
 
 
 def test_clearing_counting_and_archives(cache: Path, tmp_path: Path) -> None:

@@ -309,6 +309,29 @@ def test_line_information_names_the_source_in_the_cache(cache_dir: Path) -> None
     assert str(cache_dir) not in b.log
 
 
+START = """
+import sys, time
+from graphene import _core
+_core.nvrtc_start("sm_90a")
+time.sleep(float(sys.argv[1]))
+if sys.argv[2] == "compile":
+    source = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2.0f; }'
+    print(_core.compile_source(source, "k", "sm_90a").registers > 0)
+"""
+
+
+@pytest.mark.parametrize("wait_s", [0, 0.01, 0.03, 0.3])
+@pytest.mark.parametrize("then", ["compile", "end"])
+def test_a_compiler_that_is_being_started_serves_a_compilation_and_outlives_no_process(
+    wait_s: float, then: str, tmp_path: Path
+) -> None:
+    """Two of three processes aborted that ended while the library was being loaded."""
+    done = subprocess.run([sys.executable, "-c", START, str(wait_s), then], capture_output=True, text=True, timeout=120,
+                          env=os.environ | {"GRAPHENE_CACHE_DIR": str(tmp_path)})  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == (["True"] if then == "compile" else [])
+
+
 def test_default_options_are_public() -> None:
     plain = ["-std=c++17", "-default-device", "--fmad=false"]
     assert _core.default_compile_options() == plain

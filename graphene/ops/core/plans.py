@@ -131,6 +131,8 @@ def recipe(
         if (found := _load(request, place.arch, _ranks(given, tensors), make)) is not None:
             _asked.planned = True
             return found
+    if os.environ.get("GRAPHENE_START_COMPILER") == "1" and not getattr(_described, "on", False):
+        _core.nvrtc_start(place.arch)  # it starts while a kernel is chosen and built
     made = choose()
     if made.launches_kernels and not getattr(_described, "on", False):
         made = without_spills(made, choose, place.arch)
@@ -327,6 +329,11 @@ def _package_files(folder: str) -> list[tuple[str, os.stat_result]]:
     return sorted(out, key=lambda row: row[0])
 
 
+def _hash(file: str) -> str:
+    with open(file, "rb", buffering=0) as f:
+        return hashlib.sha256(f.read()).hexdigest()
+
+
 @functools.cache
 def package_stamp() -> str | None:
     """A hash of this package's files. None if one of them was changed while this process ran.
@@ -348,10 +355,7 @@ def package_stamp() -> str | None:
             known = None
         if isinstance(known, dict) and known.get("state") == state and isinstance(known.get("stamp"), str):
             return str(known["stamp"])
-        hashes = [
-            (n if n[0] != "/" else os.path.basename(n), hashlib.sha256(Path(folder, n).read_bytes()).hexdigest())
-            for n, _ in files
-        ]
+        hashes = [(n if n[0] != "/" else os.path.basename(n), _hash(os.path.join(folder, n))) for n, _ in files]
     except (OSError, ValueError):
         return None
     stamp = _core.sha256(repr(hashes).encode())
