@@ -40,6 +40,7 @@ OPTIONS: dict[str, Attention] = {
     "a scale that is not positive": replace(PLAIN, scaled=True),
     "packed sequences": replace(PLAIN, varlen=True),
     "a function of scores": replace(PLAIN, score=lambda s, query, key: s),
+    "sinks": replace(PLAIN, sinks=True),
 }
 
 

@@ -10,9 +10,11 @@ import pytest
 
 import graphene as gr
 from graphene.errors import VerifyError
+from graphene.kernels import BackwardConfig, ForwardConfig
 from graphene.kernels.attention import reference
 from graphene.kernels.attention.key_tiles import attention_tiles_kernel, list_elems
-from graphene.kernels.attention.problem import Attention, Extra
+from graphene.kernels.attention.keys_sm90 import KeysSm90
+from graphene.kernels.attention.problem import LOG2E, Attention, Extra
 from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
 from graphene.select.attention import select_forward_sm90
 from graphene.select.device import of_arch
@@ -54,6 +56,11 @@ CONFIGS = {
         SMALL, what=Attention(16, bias=Extra(gr.fp16)), consumers=2, apart=False, uneven=True, turns=False
     ),
     "bias": replace(SMALL, what=replace(CAUSAL, bias=Extra(gr.fp32)), consumers=2, queries=2, lse=True, training=True),
+    "sinks": replace(SMALL, what=replace(CAUSAL, sinks=True, group=2), consumers=2, queries=2, lse=True, training=True),
+    "sinks, bias": replace(
+        ONE, what=Attention(16, bias=Extra(gr.fp32), sinks=True), copier=False, lse=True, training=True
+    ),
+    "sinks, mask of keys": replace(ONE, what=Attention(16, mask=Extra(rows=False), sinks=True), lse=True),
     "bias, mask, a function of scores": replace(
         ONE, what=Attention(16, mask=Extra(rows=False), bias=Extra(gr.fp16), score=decayed)
     ),
@@ -85,6 +92,10 @@ def call(c: ForwardSm90, batch: int, sq: int, sk: int, scale: float = 0.3, kv_he
         given["B"] = B.astype(np.float16 if a.bias.dtype == gr.fp16 else np.float32)
         wide["B"] = given["B"].astype(np.float64)
     given |= lists
+    if a.sinks:
+        given["sinks"] = rng.standard_normal(heads).astype(np.float32) * 4
+        given["sinks"][-1], wide["sinks"] = 30, given["sinks"].astype(np.float64)
+        wide["sinks"][-1] = 30
     with np.errstate(divide="ignore"):
         want = reference.forward(a, c.lse, c.training, **wide, **numbers)
     got = {n: np.full(x.shape, np.nan, np.float16 if n == "O" else np.float32) for n, x in want.items()}
@@ -202,6 +213,57 @@ def test_blocks_take_the_longest_packed_sequences_first(right: bool) -> None:
     assert all(m * 64 > queries.max() for _, m in tiles[len(want) :])
 
 
+@pytest.mark.parametrize("sink", [-np.inf, -200.0, 0.5, 90.0, 1e5])
+def test_a_sink_beside_scores_of_any_size(sink: float) -> None:
+    """Beside a row of huge biases, one without keys, and scores that are far below or above it."""
+    a = Attention(16, mask=Extra(rows=False), bias=Extra(gr.fp32), sinks=True)
+    c = replace(ONE, what=a, copier=False, lse=True, training=True)
+    rng, sk = np.random.default_rng(0), 40
+    given: dict[str, Any] = {
+        n: rng.standard_normal((4, s, 1, 16)).astype(np.float16) for n, s in zip("QKV", (9, sk, sk), strict=True)
+    }
+    given["Q"][2:] = 0  # fp32 holds no score beside their biases
+    M = np.ones((4, 1, 1, sk), np.uint8)
+    M[1] = 0
+    B = np.broadcast_to(np.array([0, 0, -1e9, 3e4], np.float32)[:, None, None, None], (4, 1, 9, sk)).copy()
+    T = reference.tiles(a, c.BM, c.BN, False, M, np.zeros((4, 1, 1, list_elems(sk, c.BN, False)), np.int32))
+    sinks = np.full(1, sink, np.float32)
+    wide = {n: x.astype(np.float64) for n, x in (*given.items(), ("B", B), ("sinks", sinks))}
+    with np.errstate(divide="ignore"):
+        want = reference.forward(a, True, True, **wide, M=M, scale_log2=0.3)
+    got = {n: np.full(x.shape, np.nan, np.float16 if n == "O" else np.float32) for n, x in want.items()}
+    attention_forward_sm90(c)(*given.values(), M, B, T, sinks, *got.values(), 0.3)
+    sums = {n: x["LSE"].astype(np.float64) + x["rest"] * np.log(2.0) for n, x in (("got", got), ("want", want))}
+    for n in ("O", "wide"):
+        np.testing.assert_allclose(got[n], want[n], rtol=2e-3, atol=2e-3, err_msg=n)
+    np.testing.assert_allclose(sums["got"], sums["want"], rtol=1e-6, atol=2e-3)
+
+
+def test_gradients_of_attention_with_sinks_need_an_lse_that_has_them() -> None:
+    """Those of queries, keys and values by the meanings of kernels that know nothing of sinks, and those of sinks."""
+    torch = pytest.importorskip("torch")
+    a, rng = Attention(16, right=True, group=2, sinks=True), np.random.default_rng(0)
+    t: dict[str, Any] = {
+        n: rng.standard_normal((2, s, h, 16)) for n, s, h in zip("GQKV", (5, 5, 9, 9), (4, 4, 2, 2), strict=True)
+    }
+    t |= {"sinks": rng.standard_normal(4), "scale": 0.3, "scale_log2": 0.3 * LOG2E, "right": 0}
+    x = {n: torch.tensor(t[n], requires_grad=True) for n in ("Q", "K", "V", "sinks")}
+    q, k, v = (x[n].transpose(1, 2) for n in "QKV")
+    s = q @ k.repeat_interleave(2, 1).mT * 0.3
+    s = s.masked_fill(torch.ones(5, 9, dtype=torch.bool).triu(5), -torch.inf)
+    s = torch.cat([s, x["sinks"].view(-1, 1, 1).expand(2, 4, 5, 1)], -1)
+    out = (torch.softmax(s, -1)[..., :-1] @ v.repeat_interleave(2, 1)).transpose(1, 2)
+    (out * torch.tensor(t["G"])).sum().backward()
+    made = reference.forward(a, True, **t)
+    rows = {"LSE": made["LSE"], "delta": reference.delta(t["G"], made["O"])}
+    got = reference.queries_gradient(replace(a, sinks=False), **t, **rows)
+    got |= reference.keys_gradient(replace(a, sinks=False), None, **t, **rows)
+    got["dsinks"] = -(np.exp(t["sinks"][:, None] - rows["LSE"]) * rows["delta"]).sum((0, 2))
+    np.testing.assert_allclose(made["O"], out.detach().numpy(), rtol=1e-11, atol=1e-12)
+    for n, given in x.items():
+        np.testing.assert_allclose(got["d" + n], given.grad.numpy(), rtol=1e-11, atol=1e-12, err_msg=n)
+
+
 def test_scores_of_any_size() -> None:
     call(CONFIGS["causal"], 1, 40, 50, scale=2.0**29)
 
@@ -233,6 +295,9 @@ def test_refusals() -> None:
         replace(ONE, longest_first=True)
     with pytest.raises(VerifyError, match="have no bits"):
         replace(KEYS, what=replace(CAUSAL, mask=Extra(rows=False)), bits=True)
+    for other in (ForwardConfig, BackwardConfig, KeysSm90):
+        with pytest.raises(VerifyError, match="sinks do not fit"):
+            other(Attention(64, sinks=True))
     with pytest.raises(VerifyError, match="need a producer"):
         ForwardSm90(Attention(64), copier=False)
 

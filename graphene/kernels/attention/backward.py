@@ -29,6 +29,7 @@ from graphene.kernels.attention.problem import (
     Seen,
     SequenceView,
     negative,
+    refuse_sinks,
 )
 from graphene.kernels.attention.reference import keys_gradient, queries_gradient
 from graphene.kernels.attention.reference_saved import saved_results, saving_gradient
@@ -64,6 +65,7 @@ class BackwardConfig:
         size("BackwardConfig", "stages", self.stages, least=2 + self.paired)
         if self.saves:
             choice("BackwardConfig", "other", self.other, (PANEL, 2 * PANEL, ROWS))
+        refuse_sinks("BackwardConfig", self.what, "pass an LSE that has the sinks in it")
         if self.what.score is not None:
             _core.fail("KERNEL_ARGUMENT", "BackwardConfig: score does not fit", ["want: no function of scores"])
         if self.paired and self.what.softcap:

@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING, Any
 import graphene as gr
 from graphene import _core
 from graphene.kernels.arguments import MOST_BLOCKS_YZ, instance, size
-from graphene.kernels.attention.problem import MOST, Attention, AttentionArguments, Scores, Seen, SequenceView
+from graphene.kernels.attention.problem import (
+    MOST,
+    Attention,
+    AttentionArguments,
+    Scores,
+    Seen,
+    SequenceView,
+    refuse_sinks,
+)
 from graphene.kernels.attention.reference_sums import read_sums, sums_gradient
 from graphene.kernels.attention.usual_arguments import arguments
 from graphene.kernels.tma import MOST_TILES, SHARED_BYTES, wgmma
@@ -59,6 +67,7 @@ class GradientSm90:
         size("GradientSm90", "the head size", a.D, multiple_of=8, most=128)
         size("GradientSm90", "stages", self.stages, least=2)
         size("GradientSm90", "parts", self.parts, most=16)
+        refuse_sinks("GradientSm90", a, "pass an LSE that has the sinks in it")
         if a.mask is not None or a.prescaled or a.varlen or a.left:
             want = "want: no mask, bias, softcap, score or left window, a positive scale, no packed sequences"
             _core.fail("KERNEL_ARGUMENT", "GradientSm90: no kernel of this problem", [want], "take BackwardConfig")

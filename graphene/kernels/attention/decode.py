@@ -17,7 +17,7 @@ import graphene as gr
 from graphene import _core
 from graphene.kernels.arguments import flags, instance, size
 from graphene.kernels.attention.forward import Forward, ForwardConfig, KeyTiles
-from graphene.kernels.attention.problem import MOST, Attention, Seen
+from graphene.kernels.attention.problem import MOST, Attention, Seen, refuse_sinks
 from graphene.kernels.attention.reference import forward, parts, parts_read
 from graphene.kernels.attention.rings import staged
 from graphene.kernels.attention.usual_arguments import arguments
@@ -59,6 +59,7 @@ class DecodeConfig:
         size("DecodeConfig", "BN", self.BN, multiple_of=16 * self.WARPS, most=256)
         size("DecodeConfig", "stages", self.stages, least=2)
         size("DecodeConfig", "cluster", self.cluster, most=MOST_CLUSTER)
+        refuse_sinks("DecodeConfig", self.what, "take ForwardSm90, or multiply O by sigmoid(LSE - sink)")
         if self.page is not None:
             size("DecodeConfig", "page", self.page, multiple_of=8)
         if self.shared_bytes > SHARED_BYTES:

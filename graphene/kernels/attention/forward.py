@@ -25,6 +25,7 @@ from graphene.kernels.attention.problem import (
     Seen,
     SequenceView,
     negative,
+    refuse_sinks,
 )
 from graphene.kernels.attention.reference import forward, parts, parts_read
 from graphene.kernels.attention.usual_arguments import arguments
@@ -69,6 +70,7 @@ class ForwardConfig:
         size("ForwardConfig", "BN", self.BN, multiple_of=16)
         size("ForwardConfig", "stages", self.stages, least=2)
         size("ForwardConfig", "chunk", self.chunk or self.BN, multiple_of=16, most=self.BN)
+        refuse_sinks("ForwardConfig", self.what, "take ForwardSm90, or multiply O by sigmoid(LSE - sink)")
         if self.even and not self.may_be_even:
             want = "want: no window, mask, bias, softcap or score, no packed sequences, no split of the keys"
             _core.fail(

@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Any
 import graphene as gr
 from graphene import _core
 from graphene.kernels.arguments import MOST_BLOCKS_YZ, choice, flags, instance, size
-from graphene.kernels.attention.problem import MOST, Attention, AttentionArguments, Scores, Seen, SequenceView
+from graphene.kernels.attention.problem import (
+    MOST,
+    Attention,
+    AttentionArguments,
+    Scores,
+    Seen,
+    SequenceView,
+    refuse_sinks,
+)
 from graphene.kernels.attention.reference_tiles import TILE, read_scores, tiled_gradient
 from graphene.kernels.attention.rings import Notes, Order, heads_together
 from graphene.kernels.attention.usual_arguments import arguments
@@ -62,6 +70,7 @@ class KeysSm90:
         size("KeysSm90", "stages", self.stages, least=2)
         choice("KeysSm90", "held", self.held, (0, 1, 2))
         size("KeysSm90", "the head size", a.D, multiple_of=8, most=128)
+        refuse_sinks("KeysSm90", a, "pass an LSE that has the sinks in it")
         if a.mask is not None or a.prescaled or a.varlen:
             want = "want: no mask, bias, softcap or score, a positive scale, no packed sequences"
             _core.fail("KERNEL_ARGUMENT", "KeysSm90: no kernel of this problem", [want], "take BackwardConfig")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
-from graphene.kernels.attention.problem import FAR, LAZY
+from graphene.kernels.attention.problem import FAR, LAZY, negative
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,6 +103,15 @@ class OnlineSoftmax:
     def less(self, x: Any) -> Any:
         """Scores relative to the maximum."""
         return x + self.mb if self.scores.a.prescaled else gr.fma(x, self.scores.factor, self.mb)
+
+    def lse(self, total: gr.Tensor) -> Any:
+        """The log-sum-exp, from the sum of a row's exponentials; -inf, if no key was seen."""
+        known = gr.fma(self.m, self.scores.factor, gr.log2(total)) * math.log(2)
+        return gr.where(total == 0, -gr.inf, known)
+
+    def rest(self, total: gr.Tensor, lse: gr.Tensor) -> Any:
+        """What the LSE lacks of the logarithm of the sum, with scores that are scaled one by one."""
+        return gr.where(total == 0, 0, self.m + negative(lse) + gr.log2(total))
 
     def multiplied(self, S: gr.Tensor, total: gr.Tensor) -> Any:
         """The sum of the exponentials with the largest one as it was multiplied by values, rounded to 16 bits.

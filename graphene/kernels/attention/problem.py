@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
+from graphene import _core
 from graphene.kernels.access import vector_access
 from graphene.kernels.arguments import FLOATS, MOST_BLOCKS_YZ, element, flags, function, instance, size
 from graphene.kernels.epilogues import pointwise
@@ -42,8 +43,8 @@ class Attention:
     needs. `group`: how many heads share keys and values. `varlen`: sequences are packed one after the other. `alike`: V
     has the strides of K, and a gradient those of Q, which saves registers. `score`: for the forward kernel, a function
     score(s, query, key) of registers that replaces a scaled and capped score before bias and masks; `query` is a
-    query's place among keys, i + sk - sq. On arrays the function is part of the kernel's meaning. Raises VerifyError
-    KERNEL_ARGUMENT.
+    query's place among keys, i + sk - sq. On arrays the function is part of the kernel's meaning. `sinks`: a tensor has
+    a score for each head that takes part in the softmax and has no value. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     D: int
@@ -59,12 +60,13 @@ class Attention:
     alike: bool = False
     wide: bool = False
     score: Callable[..., Any] | None = None
+    sinks: bool = False
 
     def __post_init__(self) -> None:
         size("Attention", "D", self.D, multiple_of=8, most=256)
         size("Attention", "group", self.group)
         element("Attention", "dtype", self.dtype, ("fp16", "bf16"))
-        for name in ("left", "right", "softcap", "scaled", "varlen", "alike", "wide"):
+        for name in ("left", "right", "softcap", "scaled", "varlen", "alike", "wide", "sinks"):
             flags("Attention", name, (getattr(self, name),), 1)
         if self.score is not None:
             function("Attention", "score", self.score, of="of a score, its query and its key")
@@ -91,6 +93,12 @@ class Attention:
         """A tile of rows in shared memory."""
         swizzle = gr.swizzle(self.depth, self.dtype)
         return gr.alloc(name, [rows, self.depth], self.dtype, gr.SH, stages=stages, swizzle=swizzle, over=over)
+
+
+def refuse_sinks(name: str, a: Attention, fix: str) -> None:
+    """Raises KERNEL_ARGUMENT if a problem has sinks, of which the kernel of a configuration `name` knows nothing."""
+    if a.sinks:
+        _core.fail("KERNEL_ARGUMENT", f"{name}: sinks do not fit", ["want: sinks=False", "got: sinks=True"], fix)
 
 
 class AttentionArguments:

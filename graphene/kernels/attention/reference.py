@@ -96,7 +96,7 @@ def normalized(x: Any, axis: int) -> tuple[Any, Any, Any]:
 
 
 def forward(a: Attention, lse: bool, training: bool = False, **given: Any) -> dict[str, Any]:
-    """O and, with `lse`, LSE; zeros and -inf for a query that sees no key.
+    """O and, with `lse`, LSE; zeros and -inf for a query that sees no key, whose LSE is the sink if there are sinks.
 
     `training`: also O before its rounding and, with a bias, what the LSE's rounding cut off, which is 0 here.
     """
@@ -107,7 +107,11 @@ def forward(a: Attention, lse: bool, training: bool = False, **given: Any) -> di
     rest = np.zeros_like(LSE)
     for i, (q, k, rows) in enumerate(places(Q, given.get("starts_q"), given.get("starts_k"))):
         keys, values = (t[k] if "table" not in given else in_pages(t, i, given) for t in (K, V))
-        p, total, log2_sum = normalized(scores(a, Q[q], keys, i, given)[0], 2)
+        x = scores(a, Q[q], keys, i, given)[0]
+        if a.sinks:  # a column more
+            x = np.concatenate([x, np.broadcast_to(given["sinks"][:, None, None] * LOG2E, (*x.shape[:2], 1))], 2)
+        p, total, log2_sum = normalized(x, 2)
+        p = p[..., : keys.shape[0]]
         LSE[rows] = log2_sum * math.log(2)
         none = np.isinf(log2_sum)
         rest[rows] = np.where(none, 0, log2_sum) - np.where(none, 0, LSE[rows]) * LOG2E

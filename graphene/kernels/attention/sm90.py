@@ -8,7 +8,6 @@ order of waits is that of FlashAttention-3 (Shah et al., 2024).
 from __future__ import annotations
 
 import functools
-import math
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
@@ -23,7 +22,6 @@ from graphene.kernels.attention.problem import (
     Scores,
     Seen,
     SequenceView,
-    negative,
 )  # fmt: skip
 from graphene.kernels.attention.reference import forward
 from graphene.kernels.attention.rings import (
@@ -38,6 +36,7 @@ from graphene.kernels.attention.rings import (
     staged,
     stand_by,
 )
+from graphene.kernels.attention.sinks import Sink
 from graphene.kernels.attention.sm90_config import ForwardSm90
 from graphene.kernels.attention.usual_arguments import arguments
 from graphene.kernels.tma import wgmma
@@ -64,8 +63,7 @@ class _Hopper:
     """One kernel in the making."""
 
     def __init__(self, c: ForwardSm90) -> None:
-        self.c, self.a = c, c.what
-        a = self.a
+        self.c, self.a = c, (a := c.what)
         args = AttentionArguments(a, fewest_keys=1)
         self.args = args
         self.Q = args.tensor(gr.input, "Q", args.sq, args.heads)
@@ -78,6 +76,7 @@ class _Hopper:
             row_tiles = gr.ceil_div(args.sq, c.BM) if self.c.differ else 1
             shape = (args.batch, args.heads, row_tiles, list_elems(args.sk, c.BN, c.bits))
             self.T = gr.input("T", gr.Layout(shape, (*gr.sym("Tb Th Tm"), 1)), gr.i32)
+        self.sinks = gr.input("sinks", gr.Layout(args.heads), gr.fp32) if a.sinks else None
         self.O = args.tensor(gr.output, "O", args.sq, args.heads)
         self.LSE = self.wide = self.rest = None
         front = () if a.varlen else (args.batch,)
@@ -531,17 +530,18 @@ class _Hopper:
         c, a, store, w = self.c, self.a, gr.atom("tma.store"), self.w
         total = self.S.reduced(1, "total")
         gr.reduce("add", total, self.online.l, axis=1)
+        rows = self.online if self.sinks is None else Sink(self.online, self.S, self.sinks[self.h])
         if self.LSE is not None:
             lse = self.S.reduced(1, "lse")
-            lse[:] = gr.where(
-                total == 0, -gr.inf, gr.fma(self.online.m, self.plain.factor, gr.log2(total)) * math.log(2)
-            )
+            lse[:] = rows.lse(total)
             self.store_rows(self.place.per_query(self.LSE, self.h), lse)
             if self.rest is not None:  # the gradient's kernels begin with the same sum, which is exact where it matters
-                lse[:] = gr.where(total == 0, 0, self.online.m + negative(lse) + gr.log2(total))
+                lse[:] = rows.rest(total, lse)
                 self.store_rows(self.place.per_query(self.rest, self.h), lse)
         if c.training:
             total[:] = self.online.multiplied(self.S, total)
+        if isinstance(rows, Sink):
+            total[:] = total + rows.share()
         gr.wait(self.pv, pending=0)
         if c.copier:
             self.v.release()
