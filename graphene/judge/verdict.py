@@ -90,8 +90,10 @@ def _named(kernel: Recorded, result: Any, names: list[str], of: str) -> dict[str
     if isinstance(result, dict):
         return result
     if len(names) != 1:
+        parts = ", ".join(f'"{n}": ...' for n in names)
         _refuse(kernel, f"does not say what each {of} is", [f"want: a dict of {', '.join(names)}",
-                                                            f"got: {type(result).__name__}"])  # fmt: skip
+                                                            f"got: {type(result).__name__}"],
+                f"return {{{parts}}}")  # fmt: skip
     return {names[0]: result}
 
 

@@ -94,3 +94,19 @@ def test_a_meaning_that_does_not_fit_is_told() -> None:
             mistakes.gather().with_promise(means).check()
         assert str(e.value).startswith(text)
         assert e.value.code == "CHECK_MEANS"
+
+
+def test_a_meaning_of_two_outputs_names_them() -> None:
+    with gr.Kernel("both", means=lambda x: (x, -x)) as kernel:
+        x, y, z = gr.input("x", [32], gr.fp32), gr.output("y", [32], gr.fp32), gr.output("z", [32], gr.fp32)
+        gr.blocks(1)
+        (t,) = gr.threads(32).indices()
+        r = gr.load(x[t])
+        y[t], z[t] = r, -r
+    with pytest.raises(gr.SimulationError) as e:
+        kernel.check()
+    assert str(e.value) == (
+        "the meaning of both does not say what each output is   [CHECK_MEANS]\n  want: a dict of y, z\n  got: tuple\n"
+        '  fix: return {"y": ..., "z": ...}'
+    )
+    assert kernel.with_promise(lambda x: {"y": x, "z": -x}).check().ok
