@@ -22,7 +22,13 @@ def warm_calls(calls: Sequence[str], recorded: str | None, archs: Sequence[str] 
         if _core.cache_dir() is None:
             print("the cache is off: set GRAPHENE_CACHE_DIR, not GRAPHENE_CACHE=0", file=sys.stderr)
             return 1
-        wanted = archs or [d["arch"] for d in _core.driver_info()["devices"][:1]]
+        wanted = archs or _here()
+        if not wanted:
+            print(
+                "no GPU was found whose kernels could be compiled: name an architecture, as --arch sm_90a",
+                file=sys.stderr,
+            )
+            return 1
         todo = [warm.spelled(text) for text in calls] + (warm.recorded(recorded) if recorded else [])
         jobs = [(call, arch) for call in todo for arch in wanted]
     except gr.GrapheneError as e:
@@ -42,3 +48,14 @@ def warm_calls(calls: Sequence[str], recorded: str | None, archs: Sequence[str] 
         what = what if done.kernels else f"no kernel: {done.reason}"
         print(f"{front}: {what}, {time.perf_counter() - begin:.2f} s", flush=True)
     return 1 if failed else 0
+
+
+def _here() -> list[str]:
+    """The architecture of this machine's first GPU, if there is one."""
+    import graphene as gr
+    from graphene import _core
+
+    try:
+        return [d["arch"] for d in _core.driver_info()["devices"][:1]]
+    except gr.LaunchError:
+        return []

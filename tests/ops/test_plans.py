@@ -20,6 +20,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import graphene as gr  # noqa: E402
 from graphene import _core, ops, timings  # noqa: E402
+from graphene.cli.warm import warm_calls  # noqa: E402
 from graphene.ops.core import plans, warm  # noqa: E402
 from graphene.ops.core.define import Arg, defined  # noqa: E402
 from graphene.select import records  # noqa: E402
@@ -513,6 +514,18 @@ def test_the_command(cache: Path) -> None:
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(r"\[1/1\] softmax\(fp16\[64, 32\], -1\) for sm_90a: softmax, \d+\.\d\d s\n", done.stdout)
+
+
+def test_without_a_gpu_an_architecture_is_asked_for(cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def none() -> Any:
+        raise gr.LaunchError("the CUDA driver cannot be loaded", [{"code": "LAUNCH_NO_DRIVER"}])
+
+    for found in (none, lambda: {"devices": []}):
+        monkeypatch.setattr(_core, "driver_info", found)
+        assert warm_calls([SOFTMAX], None, None) == 1
+        said = "no GPU was found whose kernels could be compiled: name an architecture, as --arch sm_90a\n"
+        assert capsys.readouterr().err == said
+    assert not list(cache.glob("**/*.cubin"))
 
 
 def test_every_operator_is_known_by_name() -> None:
