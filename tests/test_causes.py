@@ -54,6 +54,10 @@ def code(name: str, right: bool) -> str | None:
     """The code of the error that a function raises, or that the check which it returns has found."""
     try:
         result = FUNCTIONS[name](right=right)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        pytest.skip("torch is not installed")
     except gr.GrapheneError as error:
         if error.code == "COMPILE_NVRTC" and (right or name != "compile_nvrtc"):
             pytest.skip("no NVRTC")

@@ -1,5 +1,6 @@
 """Generated pages are up to date, links resolve, and the notebook runs."""
 
+import ast
 import importlib
 import importlib.util
 import inspect
@@ -75,6 +76,34 @@ PROGRAMS = ["README.md", "docs/simulator.md", "docs/memory_bound.md", "docs/atte
             "docs/operators.md", "docs/planner.md", "docs/everyday.md", "docs/model_layers.md"]  # fmt: skip
 
 
+def without_torch(blocks: list[str]) -> list[str]:
+    """The blocks that need neither torch nor what others compute with it, and the imports of the others."""
+    lost, kept = {"torch", "ops"}, []
+    for block in blocks:
+        tree = ast.parse(block)
+        names = [n for n in ast.walk(tree) if isinstance(n, ast.Name)]
+        imports = [n for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom))]
+        imported = {(a.asname or a.name).split(".")[0] for i in imports for a in i.names}
+        makes = {n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+        makes |= {n.id for n in names if isinstance(n.ctx, ast.Store)}
+        if lost & ({n.id for n in names if isinstance(n.ctx, ast.Load)} | imported) or "ops." in block:
+            kept += [text for i in imports if not re.search(r"\b(torch|ops)\b", text := ast.unparse(i))]
+            lost |= makes
+        else:
+            kept.append(block)
+            lost -= makes
+    return kept
+
+
+def test_without_torch_a_page_keeps_what_does_not_need_it() -> None:
+    blocks = ["import torch\nimport numpy as np\nx = torch.zeros(3)", "y = x + 1", "z = np.zeros(3)", "print(y, z)"]
+    assert without_torch(blocks) == ["import numpy as np", "z = np.zeros(3)"]
+    assert without_torch(["a = 1", "from graphene import ops", "b = ops.softmax(a)", "print(a)"]) == [
+        "a = 1",
+        "print(a)",
+    ]
+
+
 @pytest.mark.parametrize("page", PROGRAMS)
 def test_the_code_of_a_page_runs(page: str, tmp_path: Path) -> None:
     """Its blocks are one program, or quoted. (docs/language.md, add_an_instruction.md and huggingface.md have tests of
@@ -82,8 +111,7 @@ def test_the_code_of_a_page_runs(page: str, tmp_path: Path) -> None:
     blocks, quoted = blocks_of(page)
     assert len(quoted) == {"docs/attention.md": 4, "docs/fused.md": 1}.get(page, 0)
     with_torch = importlib.util.find_spec("torch") is not None
-    code = "\n".join(b for b in blocks if with_torch or "import torch" not in b)
-    (tmp_path / "page.py").write_text(code)
+    (tmp_path / "page.py").write_text("\n".join(blocks if with_torch else without_torch(blocks)))
     command = [sys.executable, str(tmp_path / "page.py")]
     done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

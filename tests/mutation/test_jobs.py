@@ -34,10 +34,10 @@ def test_a_judgement_that_hangs_or_ends_its_process_is_a_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     journal = tmp_path / "a" / "journal.jsonl"
-    rows, whole = judge_all(work, 7, HEAD, Options(2, seconds=0.5, journal=journal), wrong)
+    rows, whole = judge_all(work, 7, HEAD, Options(2, seconds=4, journal=journal), wrong)
     assert whole
     assert [r.get("square") for r in rows] == [0, 1, None, None, None, 25, 36]
-    assert rows[2]["failed"] == "it took longer than 0.5 s"
+    assert rows[2]["failed"] == "it took longer than 4 s"
     assert rows[3]["failed"] == "its process ended with 7"
     assert "ValueError: four" in rows[4]["failed"]
     assert "7 of 7, 3 wrong" in capfd.readouterr().err
