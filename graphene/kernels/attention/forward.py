@@ -82,6 +82,11 @@ class ForwardConfig:
             _core.fail("KERNEL_ARGUMENT", "ForwardConfig: training does not fit", [want, f"got: {got}"])
 
     @property
+    def bits(self) -> bool:
+        """Whether lists say which keys of a tile are seen; here threads load the mask."""
+        return False
+
+    @property
     def may_be_even(self) -> bool:
         """Whether each query sees all keys, and no score is changed by itself."""
         a = self.what

@@ -62,11 +62,11 @@ def _kernel(config: ForwardConfig | DecodeConfig | ForwardSm90) -> Any:
 
 
 @functools.cache
-def _tiles(what: Attention, BM: int, BN: int) -> Any:
+def _tiles(what: Attention, BM: int, BN: int, bits: bool) -> Any:
     from graphene.kernels.attention.key_tiles import attention_tiles_kernel
     from graphene.kernels.attention.problem import Attention
 
-    return attention_tiles_kernel(Attention(what.D, left=what.left, right=what.right, mask=what.mask), BM, BN)
+    return attention_tiles_kernel(Attention(what.D, left=what.left, right=what.right, mask=what.mask), BM, BN, bits)
 
 
 @functools.cache
@@ -145,7 +145,7 @@ class AttentionOperator:
         if not isinstance(config, DecodeConfig) and config.listed:
             tiles = Tiles(mask, config, count + len(outputs), (q.shape[1], k.shape[1]))
             bounds = numbers[len(numbers) - a.left - a.right :]
-            launches = [(_tiles(a, config.BM, config.BN), [tiles.mask, tiles.list, *bounds]),
+            launches = [(_tiles(a, config.BM, config.BN, config.bits), [tiles.mask, tiles.list, *bounds]),
                         (kernel, [*inputs, tiles.list_of_all, *made, *numbers])]  # fmt: skip
             return _core.Recipe([*outputs, tiles.output], len(outputs), launches)
         if splits == 1:

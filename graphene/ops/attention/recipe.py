@@ -196,6 +196,8 @@ class Tiles:
     """
 
     def __init__(self, arg: Arg, c: ForwardConfig | ForwardSm90, i: int, sizes: tuple[int, int]) -> None:
+        from graphene.kernels.attention.key_tiles import list_elems
+
         a, (sq, sk) = c.what, sizes
         assert a.mask is not None
         batch, head, query, key = _aligned_dims(arg, True)
@@ -208,9 +210,9 @@ class Tiles:
             along.append(broadcast([(0, 1)]) if rows else ONE)
         along.append(broadcast([(1, 1)]) if key is None or key in repeats else own(3, key))
         self.mask = view(3, *along)
-        row_tiles, tiles = -(-sq // c.BM) if rows else 1, -(-sk // c.BN)
+        row_tiles, entries = -(-sq // c.BM) if rows else 1, list_elems(sk, c.BN, c.bits)
         sizes_of = [[(-1, 1)] if d is None or d in repeats else [(3, d)] for d in (batch, head)]
-        self.output = output("i32", *sizes_of, [(-1, row_tiles)], [(-1, tiles + 2)])
+        self.output = output("i32", *sizes_of, [(-1, row_tiles)], [(-1, entries)])
         self.list = whole(i, 4)
         full = [broadcast([(0, at)]) if d is None or d in repeats else own(i, n)
                 for n, (d, at) in enumerate(((batch, 0), (head, 2)))]  # fmt: skip
