@@ -112,7 +112,7 @@ from graphene.expressions import (
 )
 from graphene.forms import Forms, FormsChecked, forms
 from graphene.indexed import Gathered, gathered, paged
-from graphene.integers import brev, clz, dp4a, ffs, mulhi, popc, prmt
+from graphene.integers import brev, clz, dp4a, ffs, lop3, mulhi, popc, prmt
 from graphene.kernel import Kernel, parse
 from graphene.launches import Launch, Launches, check_launches
 from graphene.layout import (
@@ -295,6 +295,7 @@ __all__ = [
     "logical_or",
     "logical_product",
     "loop",
+    "lop3",
     "make_layout",
     "match",
     "matmul",

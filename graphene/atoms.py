@@ -140,7 +140,8 @@ def define_atom(**fields: Any) -> list[Atom]:
       ``access`` ("read", "write", "update"), ``via`` ("natural", "lvalue"), ``reg`` ("r/2"), ``require``
       (["align(src) % 16 == 0"])
     - ``attrs``: dict of attribute -> accepted values, such as ``{"cache": ["lu"], "fill": ["*const"]}`` ("*const",
-      "*expr" for any number or integer); a spec may give an attribute that is not listed only the kind's default
+      "*byte", "*expr" for any number, integer from 0 to 255, or integer); a spec may give an attribute that is not
+      listed only the kind's default
     - ``is_default``: if True, the default, the entry implements leaves that name no atom, and it is refused if another
       default would match one of them, too; if False, only ``atom=`` reaches it
     - ``ptx`` or ``cxx``: the text with holes: "$dst", "{$dst}" (all registers in braces), "$dst[1]", "$attribute";

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from graphene import _core
 from graphene.expressions import _TERNARY, Expression, _binary, _check, _unary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["brev", "clz", "dp4a", "ffs", "mulhi", "popc", "prmt"]
+__all__ = ["brev", "clz", "dp4a", "ffs", "lop3", "mulhi", "popc", "prmt"]
 
 
 def _count(op: str, doc: str) -> Callable[[Any], Any]:
@@ -46,3 +47,21 @@ def prmt(x: Any, y: Any, selector: Any) -> Expression:
 def dp4a(x: Any, y: Any, z: Any) -> Expression:
     """The four bytes of x times those of y, added to z: of i32 bytes with a sign, of u32 without. PTX dp4a."""
     return Expression(_TERNARY, "dp4a", tuple(_check("dp4a", v) for v in (x, y, z)))
+
+
+def lop3(x: Any, y: Any, z: Any, table: int | Callable[[int, int, int], int]) -> Expression:
+    """Any function of the bits of three i32 or u32, in one instruction: each bit is bit 4 x + 2 y + z of the table.
+
+    ``gr.lop3(x, y, z, lambda a, b, c: (a & b) | c)`` is ``gr.lop3(x, y, z, 0xEA)``: a function of 0xF0, 0xCC and 0xAA
+    makes the table. PTX lop3.b32. Raises SelectError ATOM_ATTR for a table that does not fit into eight bits.
+    """
+    if callable(table):
+        made = table(0xF0, 0xCC, 0xAA)
+        number = made & 0xFF if isinstance(made, int) else made
+    else:
+        number = table
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= 0xFF:
+        _core.fail("ATOM_ATTR", "lop3: the table is an integer of eight bits, or a function of three integers",
+                   ["want: 0 to 255", f"got:  {number!r}"],
+                   "write it as a function: lambda a, b, c: (a & b) | c")  # fmt: skip
+    return Expression(_TERNARY, "lop3", tuple(_check("lop3", v) for v in (x, y, z)), None, {"table": number})

@@ -64,7 +64,7 @@ struct OperandDef {
 
 struct AttrDef {
   std::string name;
-  std::vector<std::string> accepts;  // literals, or "*const" (any number), "*expr" (any integer expression)
+  std::vector<std::string> accepts;  // literals, "*const" (a number), "*byte" (0 to 255), "*expr" (an integer)
 };
 
 // Correlated rows of family parameters; several Params multiply.

@@ -115,6 +115,10 @@ class Matcher {
       const bool number = std::holds_alternative<std::int64_t>(value) || std::holds_alternative<double>(value);
       const bool takes = std::any_of(it->accepts.begin(), it->accepts.end(), [&, &given = value](const std::string& s) {
         if (s == "*const") return number || (expression && std::get<Expr>(given).is_const());
+        if (s == "*byte") {
+          const auto* n = std::get_if<std::int64_t>(&given);
+          return n != nullptr && *n >= 0 && *n <= 255;
+        }
         if (s == "*expr") return expression || std::holds_alternative<std::int64_t>(given);
         return s == got;
       });
@@ -129,7 +133,10 @@ class Matcher {
       }
       std::string want;
       for (const std::string& s : it->accepts) {
-        want += (want.empty() ? "" : " or ") + (s == "*const" ? "a number" : s == "*expr" ? "an integer" : s);
+        want += (want.empty() ? "" : " or ") + (s == "*const"  ? "a number"
+                                                : s == "*byte" ? "an integer from 0 to 255"
+                                                : s == "*expr" ? "an integer"
+                                                               : s);
       }
       if (miss(Aspect::Attribute, all_ ? name + ": want " + want + ", got " + got : "")) return true;
     }

@@ -95,7 +95,7 @@ void check_ptx(const Atom& a) {
 
 void check_accepts(const Atom& a, const AttrDef& d, const std::string& type) {
   for (const std::string& s : d.accepts) {
-    const bool number = s == "*const" || s == "*expr";
+    const bool number = s == "*const" || s == "*expr" || s == "*byte";
     bool fits =
         number || (!s.empty() && std::all_of(s.begin(), s.end(), [](char c) { return word_char(c) || c == '.'; }));
     if (type == "number" || type == "int" || type == "expr") {
@@ -111,7 +111,7 @@ void check_accepts(const Atom& a, const AttrDef& d, const std::string& type) {
     if (fits) continue;
     const std::string want = type == "bool"   ? R"("true" or "false")"
                              : type == "enum" ? "a word"
-                                              : R"(a number as text, or "*const" or "*expr" for any)";
+                                              : R"(a number as text, or "*const", "*byte" or "*expr" for any)";
     fail(Code::ATOM_DEFINITION, a.name + ": attribute `" + d.name + "` accepts \"" + s + "\"", {"want: " + want});
   }
 }

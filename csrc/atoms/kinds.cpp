@@ -60,8 +60,10 @@ const std::vector<KindAttr>& kind_attrs(ir::SpecKind kind) {
                                                {"round", "enum", "rn"},
                                                {"ftz", "bool", "false", kOptional, kHint},
                                                {"accuracy", "enum", "default", kOptional, kHint}};
-  static const std::vector<KindAttr> ternary = {
-      {"op", "enum", "", kRequired}, {"round", "enum", "rn"}, {"ftz", "bool", "false", kOptional, kHint}};
+  static const std::vector<KindAttr> ternary = {{"op", "enum", "", kRequired},
+                                                {"round", "enum", "rn"},
+                                                {"ftz", "bool", "false", kOptional, kHint},
+                                                {"table", "int", "0"}};
   static const std::vector<KindAttr> reduction = {
       {"op", "enum", "", kRequired}, {"axis", "int", "", kRequired}, {"accumulate", "bool", "false"}};
   static const std::vector<KindAttr> shfl = {{"mode", "enum", "", kRequired}, {"arg", "expr", "", kRequired}};
@@ -143,7 +145,8 @@ const std::vector<OpInfo>& ops(ir::SpecKind kind) {
   static const std::vector<OpInfo> ternary = {{"fma", "x * y + z, rounded once"},
                                               {"where", "y where the pred x holds, else z"},
                                               {"prmt", "the bytes of x and y that z's four nibbles name"},
-                                              {"dp4a", "the four bytes of x times those of y, added to z"}};
+                                              {"dp4a", "the four bytes of x times those of y, added to z"},
+                                              {"lop3", "each bit is bit 4 x + 2 y + z of the table"}};
   static const std::vector<OpInfo> reduction = {{"add", "sum"},
                                                 {"mul", "product"},
                                                 {"max", "largest"},

@@ -65,7 +65,7 @@ inline bool compares(const std::string& op) {
 // Operations on the bits of integers, or that round quotients of integers.
 inline bool of_integers(const std::string& op) {
   static const std::set<std::string> ops = {"shl", "shr", "floordiv", "mod",  "mulhi", "popc",
-                                            "clz", "ffs", "brev",     "prmt", "dp4a"};
+                                            "clz", "ffs", "brev",     "prmt", "dp4a",  "lop3"};
   return ops.contains(op);
 }
 

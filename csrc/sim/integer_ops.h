@@ -33,6 +33,16 @@ inline std::uint64_t permuted(std::uint64_t x, std::uint64_t y, std::uint64_t se
   return out;
 }
 
+// Of each bit of three numbers what the table has at the place 4 x + 2 y + z.
+inline std::uint64_t by_table(unsigned table, std::uint64_t x, std::uint64_t y, std::uint64_t z) {
+  std::uint64_t out = 0;
+  for (unsigned i = 0; i < 8; ++i) {
+    if ((table >> i & 1U) == 0) continue;
+    out |= ((i & 4U) != 0 ? x : ~x) & ((i & 2U) != 0 ? y : ~y) & ((i & 1U) != 0 ? z : ~z);
+  }
+  return out;
+}
+
 // The four bytes of two words, multiplied and added to a third.
 inline std::uint64_t dot_of_bytes(bool is_signed, std::uint64_t x, std::uint64_t y, std::uint64_t z) {
   for (unsigned i = 0; i < 32; i += 8) {

@@ -10,7 +10,7 @@ namespace graphene::sim {
 
 namespace {
 
-constexpr std::array<std::pair<std::string_view, Op>, 54> kOps = {{
+constexpr std::array<std::pair<std::string_view, Op>, 55> kOps = {{
     {"cast", Op::Cast},
     {"neg", Op::Neg},
     {"abs", Op::Abs},
@@ -62,6 +62,7 @@ constexpr std::array<std::pair<std::string_view, Op>, 54> kOps = {{
     {"exchange", Op::Exchange},
     {"prmt", Op::Prmt},
     {"dp4a", Op::Dp4a},
+    {"lop3", Op::Lop3},
     {"cas", Op::Cas},
     {"ballot", Op::Ballot},
     {"match", Op::Match},

@@ -420,6 +420,7 @@ void pointwise(Leaf& leaf, const lower::AtomCall& call, const ir::Stmt* origin) 
   p.c = leaf.in.size() > 2 ? leaf.in[2].dtype : p.out;
   p.flush = lists(call, "ftz", "true");
   p.toward_zero = p.op == Op::Cast && text_attr(call, "round") == "rz";
+  if (p.op == Op::Lop3) p.table = static_cast<std::uint8_t>(number_attr(call, "table"));
 }
 
 // An attribute that the spec says, or that follows from numbers; 1 where it says nothing.

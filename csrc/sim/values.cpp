@@ -206,7 +206,7 @@ void float_op(Op op, const T* x, const T* y, const T* z, T* d) {
 
 // Two's complement: computed modulo 2^64 and cut to the output's width when stored.
 template <class T>
-void int_op(Op op, int width, const std::uint64_t* a, const std::uint64_t* b, const std::uint64_t* c,
+void int_op(Op op, int width, unsigned table, const std::uint64_t* a, const std::uint64_t* b, const std::uint64_t* c,
             std::uint64_t* d) {
   const auto each = [&](auto&& f) {
     for (int l = 0; l < kLanes; ++l) {
@@ -275,6 +275,8 @@ void int_op(Op op, int width, const std::uint64_t* a, const std::uint64_t* b, co
       return each([](T, T, U x, U y, U z) { return permuted(x, y, z); });
     case Op::Dp4a:
       return each([](T, T, U x, U y, U z) { return dot_of_bytes(std::is_signed_v<T>, x, y, z); });
+    case Op::Lop3:
+      return each([=](T, T, U x, U y, U z) { return by_table(table, x, y, z); });
     default:
       GR_ASSERT(false, "no such operation on integers");
   }
@@ -523,9 +525,9 @@ void Pointwise::operator()(const void* x, const void* y, const void* z, void* d)
     if (a == ScalarType::pred && op == Op::Not) {
       for (int l = 0; l < kLanes; ++l) u[3][l] = static_cast<std::uint64_t>(u[0][l] == 0);
     } else if (is_sgn) {
-      int_op<std::int64_t>(op, ir::bits(a), u[0], u[1], u[2], u[3]);
+      int_op<std::int64_t>(op, ir::bits(a), table, u[0], u[1], u[2], u[3]);
     } else {
-      int_op<std::uint64_t>(op, ir::bits(a), u[0], u[1], u[2], u[3]);
+      int_op<std::uint64_t>(op, ir::bits(a), table, u[0], u[1], u[2], u[3]);
     }
     return store_ints(out, u[3], d);
   }

@@ -83,6 +83,7 @@ enum class Op : std::uint8_t {
   Where,
   Prmt,
   Dp4a,
+  Lop3,
   Cas  // of atomics: y where x has the bits of z, else x
 };
 // Of the vocabulary of atoms::ops; false: unknown.
@@ -102,6 +103,7 @@ struct Pointwise {
   ir::ScalarType out = ir::ScalarType::fp32;
   bool flush = false;        // .ftz
   bool toward_zero = false;  // round=rz of a cast to a float
+  std::uint8_t table = 0;    // of lop3
 
   void operator()(const void* x, const void* y, const void* z, void* d) const;
 };

@@ -196,6 +196,9 @@ def _leaf(line: str) -> Iterator[tuple[str, str]]:
         yield "operation exchanged", with_(_OTHER[op], operands)
     if (m := re.search(r'combine="(\w+)"', operands)) and m[1] in _COMBINED and not block:
         yield "operation exchanged", with_(op, operands.replace(m[0], f'combine="{_COMBINED[m[1]]}"'))
+    if m := re.search(r"\btable=(\d+)", operands):
+        for table in (255 - int(m[1]), int(m[1]) ^ 0x80):
+            yield "constant changed", with_(op, operands.replace(m[0], f"table={table}"))
     parts = _split(operands)
     data = [i for i, x in enumerate(parts) if "=" not in x or "==" in x]
     if (

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from reference import TABLE
+
 import graphene as gr
 from graphene import _core
 
@@ -86,7 +88,8 @@ def pointwise(atoms: list[gr.Atom], name: str, blocks: int = 1) -> Case:
             else:
                 for j in range(times):
                     one = [r[j] if times > 1 else r for r in (result, *rs)]
-                    CALLS[atom.kind](atom.attrs["op"][0], *one, atom=atom)
+                    more = {"table": TABLE} if "table" in atom.attrs else {}
+                    CALLS[atom.kind](atom.attrs["op"][0], *one, atom=atom, **more)
             copy(own(ys[i], t, n), result)
     return Case(name, kernel, atoms, [*ins, *([outs[0]] if update else [])], outs)
 

@@ -164,6 +164,14 @@ def _permuted(_: int, x: int, y: int, selector: int) -> int:
     return int.from_bytes(bytes(given[n & 7] if n < 8 else 255 * (given[n & 7] >> 7) for n in nibbles), "little")
 
 
+TABLE = 0xE4  # of lop3: y where z is set, else x
+
+
+def _by_table(bits: int, x: int, y: int, z: int) -> int:
+    places = (4 * (x >> i & 1) + 2 * (y >> i & 1) + (z >> i & 1) for i in range(bits))
+    return sum((TABLE >> place & 1) << i for i, place in enumerate(places))
+
+
 def _dot(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     """Sums of products of the bytes of words."""
     byte = np.dtype(x.dtype.kind + "1")
@@ -179,6 +187,7 @@ INTEGERS: dict[str, Callable[..., Any]] = {
     "popc": _bitwise(lambda bits, x: x.bit_count()), "clz": _bitwise(lambda bits, x: bits - x.bit_length()),
     "ffs": _bitwise(lambda bits, x: (x & -x).bit_length()),
     "brev": _bitwise(lambda bits, x: int(f"{x:0{bits}b}"[::-1], 2)), "prmt": _bitwise(_permuted), "dp4a": _dot,
+    "lop3": _bitwise(_by_table),
     "mulhi": _upper_half, "floordiv": np.floor_divide, "mod": np.remainder,
 }  # fmt: skip
 # Of the 32 lanes of a warp, a bit each.

@@ -426,6 +426,48 @@ def test_votes() -> None:
         kernel.compile("sm_90a")
 
 
+def test_every_table_of_three_bits() -> None:
+    def body(group: Any, t: Any, x: Any, y: Any) -> None:
+        a, b, c = (gr.load(x[t, i]) for i in range(3))
+        for table in range(256):
+            y[t, table] = gr.lop3(a, b, c, table)
+        y[t, 256] = gr.lop3(a, b, 12, lambda a, b, c: (a & b) | c)
+
+    x, y = RNG.integers(0, 2**32, (32, 3)).astype(np.uint32), np.zeros((32, 257), np.uint32)
+    kernel = kernel_of(body, ("x", [32, 3], gr.u32), ("y", [32, 257], gr.u32))
+    assert gr.parse(str(kernel)) == kernel == gr.Kernel.from_json(kernel.to_json())
+    kernel(x, y)
+    places = [4 * (x[:, 0] >> i & 1) + 2 * (x[:, 1] >> i & 1) + (x[:, 2] >> i & 1) for i in range(32)]
+    for table in range(256):
+        assert (y[:, table] == sum((table >> p & 1).astype(np.uint64) << i for i, p in enumerate(places))).all()
+    assert (y[:, 256] == (x[:, 0] & x[:, 1] | 12)).all()
+    if harness.has_compiler("sm_90a"):
+        assert kernel.compile("sm_90a").spill_bytes == 0
+
+
+@pytest.mark.parametrize("table", [256, -1, True, 1.0, "and", lambda a, b, c: 0.5])
+def test_tables_that_are_none(table: Any) -> None:
+    with gr.Kernel("k"):
+        gr.blocks(1)
+        gr.threads(32)
+        r = gr.let("r", 1, gr.u32)
+        with pytest.raises(gr.SelectError, match="lop3: the table is an integer of eight bits") as e:
+            gr.lop3(r, r, r, table)
+    assert e.value.code == "ATOM_ATTR"
+
+
+def test_a_table_in_a_text_is_a_byte() -> None:
+    with gr.Kernel("k") as kernel:
+        y = gr.output("y", [32], gr.i32)
+        gr.blocks(1)
+        (t,) = gr.threads(32).indices()
+        r = gr.let("r", t, gr.i32)
+        y[t] = gr.lop3(r, r, r, 202)
+    for other in ("256", "-1", "2.0"):
+        with pytest.raises(gr.SelectError, match="table: want an integer from 0 to 255"):
+            gr.parse(str(kernel).replace("table=202", f"table={other}")).cuda_source("sm_80")
+
+
 EXAMPLES = ("rotary", "histogram", "row_scan", "int4_product", "convolution", "cross_entropy", "top_k", "transpose")
 
 

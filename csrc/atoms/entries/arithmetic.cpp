@@ -333,7 +333,7 @@ void add_divisions(std::vector<Atom>& list) {
                   .source = "PTX ISA, integer arithmetic: mul.hi"});
 }
 
-// Bytes of words: chosen, or multiplied and added up.
+// Bytes of words, chosen, or multiplied and added up; and any function of three bits.
 void add_bytes(std::vector<Atom>& list) {
   list.push_back({.name = "prmt.b32",
                   .kind = Kind::Ternary,
@@ -356,6 +356,16 @@ void add_bytes(std::vector<Atom>& list) {
        .family = {{{"T", "p"}, {{"i32", "s32"}, {"u32", "u32"}}}},
        .doc = "Multiplies the four bytes of two words (${T}) and adds the products to a third.",
        .source = "PTX ISA, integer arithmetic: dp4a"});
+  list.push_back({.name = "lop3.b32/${T}",
+                  .kind = Kind::Ternary,
+                  .arch = "sm_70+",
+                  .out = {out("d", "[].${T}.RF")},
+                  .in = {in("a", "[].${T}.RF|IMM"), in("b", "[].${T}.RF|IMM"), in("c", "[].${T}.RF|IMM")},
+                  .attrs = {{"op", {"lop3"}}, {"table", {"*byte"}}},
+                  .ptx = "lop3.b32 $d, $a, $b, $c, $table;",
+                  .family = {{{"T"}, {{"i32"}, {"u32"}}}},
+                  .doc = "Computes any function of the bits of three words (${T}), which a table of eight bits gives.",
+                  .source = "PTX ISA, logic and shift: lop3"});
 }
 
 void add_ternary(std::vector<Atom>& list) {

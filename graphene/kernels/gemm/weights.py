@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ STEP = 128  # k of a warp in a stage
 TOKENS = 8  # columns of the matrix instruction
 # What stands above an integer of few bits to make a floating-point number of it, and that number.
 ABOVE = {"fp16": 0x6400, "bf16": 0x4300}
+INSERTED = 0xEA  # of lop3: the masked bits, with others above them
 COPY = "cp.async.cg.16"
 MOST = 2**31 - 1  # tokens, or elements of a line: coordinates have 32 bits
 LOAD = "ld.global.nc.no_allocate.v4.b32"  # four words of a lane, past the multiprocessor's cache: they are read once
@@ -130,11 +130,6 @@ def _of_fp8(bits: Any) -> Any:
     exponent, fraction = bits >> 3 & 15, bits & 7
     size_ = np.where(exponent == 0, fraction * 2.0**-9, (8 + fraction) * 2.0 ** (exponent.astype(np.float64) - 10))
     return np.where(bits & 127 == 127, np.nan, np.where(bits & 128, -size_, size_))
-
-
-def _inserted(word: Any, mask: int, above: int) -> Any:
-    """The masked bits of words, with others above them."""
-    return word & mask | above
 
 
 def weights_kernel(c: WeightsConfig) -> gr.Kernel:
@@ -389,14 +384,8 @@ class _Weights:
         word, above = self.words[tile][j % 4], ABOVE[self.type] * 0x10001
         for i in range(4):
             if self.shifted:  # 1024 + n, and 1024 + 16 n: one shift serves two
-                bits = gr.alloc(gr._core.unique_name("bits"), [], gr.i32, gr.RF)
-                mask = 0x000F000F << (i % 2 * 4)
-                gr.ptx(
-                    f"lop3.b32 %0, %1, {mask}, {above}, 0xea;",
-                    bits,
-                    word >> (i // 2 * 8),
-                    means=functools.partial(_inserted, mask=mask, above=above),
-                )
+                shifted, mask = word >> (i // 2 * 8), 0x000F000F << (i % 2 * 4)
+                bits = gr.let("bits", gr.lop3(shifted, mask, above, INSERTED), gr.i32)
             else:
                 bits = gr.let("bits", word >> (4 * i) & 0x000F000F | above, gr.i32)
             number = gr.bitcast(bits, c.dtype)
