@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from figures import arguments, has_device, write
+from figures import Deadline, arguments, has_device, write
 from timing import captured, in_graphs, measure
 
 import graphene as gr
@@ -163,7 +163,7 @@ def one(name: str, repeats: int, measures: bool) -> list[dict[str, Any]]:
 
 def model_of_time(seconds: float) -> dict[str, Any]:
     """Library products, copies and a kernel without work, beside what is expected of them."""
-    device, begun = current_device(), time.perf_counter()
+    device, deadline = current_device(), Deadline(seconds)
     tiny = torch.zeros(1, device="cuda")
     empty = in_graphs({"add": [lambda: tiny.add_(1.0)]}, 200, 7)["add"]
     out: dict[str, Any] = {"kernel_us": empty, "expected_kernel_us": KERNEL_US, "products": [], "copies": []}
@@ -171,7 +171,7 @@ def model_of_time(seconds: float) -> dict[str, Any]:
              (14336, 4096), (768, 768), (768, 3072), (3072, 768))  # fmt: skip
     for m in (1, 16, 64, 512, 4096, 12288):
         for k, n in pairs:
-            if time.perf_counter() - begun > seconds:
+            if deadline.over():
                 return out
             moved = 2 * (m * k + k * n + m * n)
             sets = [
@@ -258,9 +258,9 @@ def main() -> int:
     if args.build is None and not has_device():
         return 2
     figures: dict[str, Any] = {"benchmark": "compile", "rows": []}
-    begun = time.perf_counter()
+    deadline = Deadline(args.seconds)
     for name in (*CASES, "model"):
-        left = args.seconds - (time.perf_counter() - begun)
+        left = deadline.left_s
         if name not in args.only or (name == "model" and args.build is not None):
             continue
         if left < 0:

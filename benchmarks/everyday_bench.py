@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from figures import arguments, has_device, write
+from figures import Deadline, arguments, has_device, write
 from timing import captured, measure
 
 HERE = Path(__file__).resolve().parent
@@ -137,13 +137,13 @@ def main() -> int:
     except ImportError:
         theirs = None
     figures: dict[str, Any] = {"benchmark": "everyday", "kernels": {}}
-    begun = time.perf_counter()
+    deadline = Deadline(args.seconds)
     with tempfile.TemporaryDirectory() as empty:
         os.environ |= {"GRAPHENE_CACHE_DIR": empty, "TRITON_CACHE_DIR": empty}
         for name, make in problems(ours, theirs).items():
             if name not in args.only:
                 continue
-            if time.perf_counter() - begun > args.seconds:
+            if deadline.over():
                 figures.setdefault("left_out", []).append(name)
                 continue
             try:

@@ -8,6 +8,7 @@ import math
 import platform
 import runpy
 import sys
+import time
 from collections.abc import Callable, Collection, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -45,6 +46,22 @@ def has_device() -> bool:
         print("no CUDA device: nothing to measure", file=sys.stderr)
         return False
     return True
+
+
+class Deadline:
+    """The time that a benchmark was given by ``--seconds``, from now on."""
+
+    def __init__(self, seconds: float) -> None:
+        self._ends = time.monotonic() + seconds
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until then; negative behind it."""
+        return self._ends - time.monotonic()
+
+    def over(self, need_s: float = 0) -> bool:
+        """Whether less is left than what comes next needs."""
+        return self.left_s < need_s
 
 
 def arguments(

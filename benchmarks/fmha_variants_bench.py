@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from figures import has_device, write
+from figures import Deadline, has_device, write
 from timing import captured, measure
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -382,7 +381,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120, help="no problem begins later than shortly before")
     parser.add_argument("--compile", action="store_true", help="only compile, and print registers and spills")
     parser.add_argument("--try", dest="small", action="store_true", help="small problems on the simulator")
-    args, start = parser.parse_args(), time.monotonic()
+    args = parser.parse_args()
+    deadline = Deadline(args.seconds)
     names = set(args.only.split(","))
     if unknown := names - set(TABLES):
         parser.error(f"no {', '.join(sorted(unknown))}; there are {', '.join(TABLES)}")
@@ -401,7 +401,7 @@ def main() -> int:
     made: list[dict[str, Any]] = []
     skipped = []
     for name, run in problems(names):
-        if time.monotonic() - start > args.seconds - LEAST_SECONDS:
+        if deadline.over(LEAST_SECONDS):
             skipped.append(name)
             continue
         made += run(built, "cpu" if args.small else "cuda", args.repeats, args.small)

@@ -21,13 +21,12 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from figures import arguments, has_device, write
+from figures import Deadline, arguments, has_device, write
 from gemm_bench import Product
 from timing import in_graphs
 
@@ -311,11 +310,11 @@ def main() -> int:
     if not has_device():
         return 2
     torch.manual_seed(0)
-    device, rows, begun = torch.cuda.get_device_name(), [], time.perf_counter()
+    device, rows, deadline = torch.cuda.get_device_name(), [], Deadline(args.seconds)
     work = [partial(measured, g, args.repeats) for t in tables for g in groups(t, device, args.count)]
     work += [partial(copies, size, args.repeats) for size in ODD if "copies" in args.only]
     for i, one in enumerate(work):
-        if time.perf_counter() - begun > args.seconds:
+        if deadline.over():
             print(f"the time is over: {len(work) - i} of {len(work)} groups are left")
             break
         found = one()

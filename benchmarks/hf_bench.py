@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from figures import has_device, write
+from figures import Deadline, has_device, write
 from hf_networks import GENERATE, HEADS, NETWORKS, PAPER, TRAIN, Network, form
 
 import graphene.integrations.transformers as integration
@@ -259,7 +259,7 @@ def main() -> int:
         return 2
     kept = args.json is not None and args.start and args.json.exists()
     rows: list[dict[str, Any]] = json.loads(args.json.read_text())["rows"] if kept else []
-    failed, begun = [], time.perf_counter()
+    failed, deadline = [], Deadline(args.seconds)
     ways = [p for p in PEERS if p in args.peers and not (args.no_compile and p in ("compiled", "both"))]
 
     def keep() -> None:
@@ -268,7 +268,7 @@ def main() -> int:
     for at, (name, kind, more) in enumerate(asked(args.networks, args.tables)):
         if at < args.start:
             continue
-        if time.perf_counter() - begun > args.seconds:
+        if deadline.over():
             print(f"no time for {name} {kind} and what follows")
             break
         network = NETWORKS[name].cut(args.layers)
@@ -286,7 +286,7 @@ def main() -> int:
         torch.compiler.reset()
         keep()
         if not usable():
-            go_on(args, at + 1, args.seconds - (time.perf_counter() - begun))
+            go_on(args, at + 1, deadline.left_s)
             if args.json is not None:
                 rows = json.loads(args.json.read_text())["rows"]
                 keep()

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-from figures import arguments, has_device, write
+from figures import Deadline, arguments, has_device, write
 from plan_cases import TABLES, Case, Operands, Ready
 from timing import in_graphs
 
@@ -169,12 +168,12 @@ def main() -> int:
     if args.build is None and not has_device():
         return 2
     figures: dict[str, Any] = {"benchmark": "plan", "rows": []}
-    begun = time.perf_counter()
+    deadline = Deadline(args.seconds)
     for table, cases in TABLES.items():
         if table not in args.only:
             continue
         for case in cases():
-            if time.perf_counter() - begun > args.seconds:
+            if deadline.over():
                 print(f"{case.name} and what follows: no time left")
                 write(args.json, figures)
                 return 0

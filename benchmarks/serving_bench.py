@@ -14,7 +14,6 @@ import functools
 import itertools
 import json
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from figures import arguments, has_device, write
+from figures import Deadline, arguments, has_device, write
 from timing import captured, measure
 
 import graphene as gr
@@ -369,12 +368,12 @@ def main() -> int:
         import serving_triton as theirs
     except ImportError:
         theirs = None
-    begun = time.monotonic()
+    deadline = Deadline(args.seconds)
     figures: dict[str, Any] = {"benchmark": "serving", "problems": {}}
     for name, make in problems(theirs, args.variants).items():
         if name not in args.only:
             continue
-        if time.monotonic() - begun > args.seconds:
+        if deadline.over():
             figures.setdefault("left_out", []).append(name)
             continue
         for problem in make():
@@ -387,7 +386,7 @@ def main() -> int:
             torch.cuda.empty_cache()
             print(json.dumps({what: found}), flush=True)
             write(args.json, figures)  # at once: a run may be ended
-            if time.monotonic() - begun > args.seconds:
+            if deadline.over():
                 figures.setdefault("left_out", []).append(f"{name} after {problem.size}")
                 break
     write(args.json, figures)

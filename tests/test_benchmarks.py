@@ -39,6 +39,20 @@ def plots() -> Any:
     return module
 
 
+def test_a_benchmark_ends_at_its_time() -> None:
+    """Seven benchmarks kept --seconds, each by a clock of its own."""
+    spec = importlib.util.spec_from_file_location("benchmark_figures", ROOT / "benchmarks/figures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    figures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(figures)
+    assert not figures.Deadline(float("inf")).over(1e9)
+    assert figures.Deadline(100).left_s > 90
+    assert not figures.Deadline(100).over(50)
+    assert figures.Deadline(100).over(200)
+    assert figures.Deadline(-1).over()
+
+
 def test_every_benchmark_is_found() -> None:
     names = {p.stem.removesuffix("_bench") for p in ROOT.glob("benchmarks/*_bench.py")}
     assert {"gemm", "norms", "launch", "jit", "tiles", "tutorial"} <= names
