@@ -109,7 +109,7 @@ def select_forward_sm90(
     if what.varlen or what.bias is not None:
         return min(small, key=time_ns, default=None)
     if depth <= 64 and what.mask is not None and not (training or what.prescaled):
-        return one if small else None
+        return replace(one, bits=not (what.left or what.right)) if small else None
     if depth <= 64 and what.mask is not None and sk < LONG_MASKS:
         return None
     if depth <= 64:

@@ -374,7 +374,7 @@ def test_which_problems_take_small_blocks() -> None:
     for sizes in ((32, 16, 384, 384), (8, 12, 512, 512), (4, 16, 4096, 4096)):
         c = select_forward_sm90(padded, *sizes)
         assert c is not None
-        assert (c.consumers, c.BN, c.persistent, c.copier) == (1, 64, False, False)
+        assert (c.consumers, c.BN, c.persistent, c.copier, c.bits) == (1, 64, False, False, True)
     for batch, total, keys in ((32, 32 * 207, 48), (8, 8 * 2000, 80)):  # of short sequences and of long ones
         c = select_forward_sm90(replace(plain, varlen=True), batch, 16, 4096, total)
         assert c is not None
