@@ -6,6 +6,7 @@ benchmarks/everyday_triton.py has the same eight in Triton; tests/test_everyday_
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -212,24 +213,27 @@ def top_k(k: int = 8, threads: int = 128, per: int = 8) -> gr.Kernel:
     return kernel
 
 
-def transpose(side: int = 64) -> gr.Kernel:
-    """Y[b] = x[b].T, through shared memory without bank conflicts; x: (B, M, N), M and N even."""
-    B, (M, N) = gr.sym("B"), gr.sym("M N", multiple_of=2, max=2**31 - 2)
+def transpose(side: int = 128, per: int = 4) -> gr.Kernel:
+    """Y[b] = x[b].T, through shared memory without bank conflicts; x: (B, M, N), M and N multiples of `per`."""
+    B, (M, N) = gr.sym("B"), gr.sym("M N", multiple_of=per, max=2**31 - 8)
     with gr.Kernel("transpose", means=lambda x, y: {"y": np.swapaxes(x, 1, 2)}) as kernel:
-        x, y = gr.input("x", [B, M, N], gr.fp16, align_bytes=4), gr.output("y", [B, N, M], gr.fp16, align_bytes=4)
+        x = gr.input("x", [B, M, N], gr.fp16, align_bytes=2 * per)
+        y = gr.output("y", [B, N, M], gr.fp16, align_bytes=2 * per)
         m, n, b = gr.blocks(gr.ceil_div(M, side), gr.ceil_div(N, side), B).indices()
-        pair, row = gr.threads(side // 2, 8).indices()
-        half, line = side // 2, side + 2  # even rows come first, then odd ones: 33 words apart
-        s = gr.alloc("s", gr.Layout(((2, half), side), ((half * line, line), 1)), gr.fp16, gr.SH)
+        units, line = side // per, side + per  # line j of each unit comes behind all lines before j
+        column, row = gr.threads(units, 8).indices()
+        s = gr.alloc("s", gr.Layout(((per, units), side), ((units * line, line), 1)), gr.fp16, gr.SH)
         tile, turned = x[b, :, :].tile([side, side])[m, n], y[b, :, :].tile([side, side])[n, m]
-        own = [gr.load(tile[row + i, :].tile([2])[pair]) for i in range(0, side, 8)]
-        for i in range(0, side, 8):
-            s[row + i, :].tile([2])[pair] = own[i // 8]
+        lines = [(row + k) * per for k in range(0, units, 8)]
+        own = [[gr.load(tile[at + i, :].tile([per])[column]) for i in range(per)] for at in lines]
+        for k, (square, j) in enumerate(itertools.product(own, range(per))):  # of per x per numbers
+            r = gr.alloc(f"r{k}", [per], gr.fp16, gr.RF)
+            for i in range(per):
+                r[i] = square[i][j]
+            gr.move(s[column * per + j, :].tile([per])[row + k // per * 8], r)
         gr.barrier()
-        for i in range(0, side, 8):
-            r = gr.let(f"r{i}", 0, gr.fp16, [2])
-            r[0], r[1] = s[2 * pair, row + i], s[2 * pair + 1, row + i]
-            turned[row + i, :].tile([2])[pair] = r
+        for at, j in itertools.product(lines, range(per)):
+            gr.move(turned[at + j, :].tile([per])[column], gr.load(s[at + j, :].tile([per])[column]))
     return kernel
 
 
@@ -255,7 +259,7 @@ def calls() -> dict[str, tuple[gr.Kernel, list[np.ndarray]]]:
         "convolution": (convolution(32), [normal(2, 5, 40), np.zeros((2, 5, 40), single), normal(2, 3, 3)]),
         "cross_entropy": (cross_entropy(64), [normal(3, 600), integers(0, 600, 3), np.zeros(3, single)]),
         "top_k": (top_k(4, 32, 3), [normal(3, 90), np.zeros((3, 4), single), np.zeros((3, 4), np.int32)]),
-        "transpose": (transpose(), [normal(2, 70, 90, dtype=half), np.zeros((2, 90, 70), half)]),
+        "transpose": (transpose(), [normal(2, 72, 92, dtype=half), np.zeros((2, 92, 72), half)]),
     }  # fmt: skip
 
 
