@@ -18,6 +18,7 @@ from torch.func import functional_call  # noqa: E402
 from torch.nn.utils import parametrize, prune  # noqa: E402
 
 import graphene.integrations.transformers as integration  # noqa: E402
+from graphene.integrations.transformers import _attention, _masks  # noqa: E402
 
 ASK = dict(max_new_tokens=9, do_sample=False, pad_token_id=0, eos_token_id=None)
 TIED = {"tie_word_embeddings": True}
@@ -151,8 +152,13 @@ def test_frozen_weights_get_no_gradient() -> None:
     gradients_are_the_same(plain, model)
 
 
-def test_weights_that_are_passed() -> None:
-    """functional_call, and its gradient by torch.func: weights that lie next to each other are not the model's."""
+def test_weights_that_are_passed(monkeypatch) -> None:
+    """functional_call, and its gradient by torch.func: weights that lie next to each other are not the model's.
+
+    Also where a mask of ones was left out before, after which kernels with a mask are loaded beside those without.
+    """
+    monkeypatch.setattr(_attention, "_loaded", set())
+    monkeypatch.setattr(_masks, "dropped", {"cpu"})
     plain, model = pair()
     weights = {n: p.detach() * 1.1 for n, p in plain.named_parameters()}
     ids = networks.batch()["input_ids"]

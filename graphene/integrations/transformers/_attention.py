@@ -160,6 +160,8 @@ def _load_masked(q: Any, k: Any, v: Any, named: dict[str, Any]) -> None:
     key = (q.device, q.dtype, form, named["window"] is None, wants)
     if key in _loaded or str(q.device) not in _masks.dropped or is_tracing(q):
         return
+    if torch._C._are_functorch_transforms_active():  # torch.func, which has no hooks of saved tensors
+        return
     _loaded.add(key)
     keys = k.shape[1] if k.shape[1] < 66 else 64 + k.shape[1] % 2  # pairs of a mask's elements are read where they are
     mask = torch.ones((1, 1, 1, keys), dtype=torch.bool, device=q.device)
