@@ -107,7 +107,9 @@ def select_forward_sm90(
 
     # Small blocks even out their work where it differs and nobody knows by how much, and hide each other's waits.
     if what.varlen or what.bias is not None:
-        return min(small, key=time_ns, default=None)
+        best = min(small, key=time_ns, default=None)
+        waits = heads * (sk + 32 * batch) / 64 > (BESIDE + 1) * device.sm_count  # blocks: not all start at once
+        return replace(best, longest_first=waits) if best is not None and what.varlen and depth <= 64 else best
     if depth <= 64 and what.mask is not None and not (training or what.prescaled):
         return replace(one, bits=not (what.left or what.right)) if small else None
     if depth <= 64 and what.mask is not None and sk < LONG_MASKS:

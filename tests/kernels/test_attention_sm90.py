@@ -379,6 +379,10 @@ def test_which_problems_take_small_blocks() -> None:
         c = select_forward_sm90(replace(plain, varlen=True), batch, 16, 4096, total)
         assert c is not None
         assert (c.BN, c.persistent) == (keys, False)
+        assert c.longest_first
+        few = select_forward_sm90(replace(plain, varlen=True), 4, 4, 4096, 1000)
+        assert few is not None
+        assert not few.longest_first
     few = select_forward_sm90(plain, 1, 16, 64, 8192)
     assert few is not None
     assert not few.persistent
