@@ -16,6 +16,7 @@ OPCODE = re.compile(r"(?:^|[;{}]\s*)([a-z]\w*(?:\.\w+)+)")
 
 # Texts for people that mention one: what they advise, an example of a name, what the assembler says.
 ADVICE = {
+    ("csrc/emit/atom_text.cpp", "mov.b32"): "copies a sum out of the register of the PTX text that holds it",
     ("csrc/emit/prelude.cpp", "mapa.shared"): "an address of a memory, as gr_shared",
     ("csrc/atoms/definition.cpp", "ld.global.b32"): "how a name is written",
     ("csrc/bind/atoms.cpp", "mma.m16n8k16.f32.f16.c"): "a docstring's example",
@@ -24,6 +25,7 @@ ADVICE = {
     ("csrc/sim/operands.cpp", "wgmma"): "the domain in which products of warpgroups complete",
     ("csrc/sim/operands_sync.cpp", "wgmma"): "the domain in which products of warpgroups complete",
     ("csrc/bind/sim_results.cpp", "wgmma"): "the domain in which products of warpgroups complete",
+    ("csrc/runtime/nvrtc.cpp", "neg.f32"): "a program that does nothing but start the compiler",
     ("csrc/runtime/compile.cpp", "wgmma"): "what the assembler says",
     ("csrc/runtime/compile.cpp", "wgmma.mma_async"): "what the assembler says",
 }
@@ -31,6 +33,7 @@ PYTHON_ADVICE = {
     ("graphene/atoms.py", "ldmatrix.x4"): "how a name is written",
     ("graphene/declare.py", "mma.c"): "how an operand is written",
     ("graphene/judge/runs.py", "tanh.approx"): "whose error the meaning must state, since no simulated result shows it",
+    ("graphene/integrations/torch_compile/expected.py", "wgmma"): "a decision of a plan, by which its time is expected",
     ("graphene/viz/agents.py", "cp.async.bulk"): "which line of the picture an event is on",
     ("graphene/viz/agents.py", "wgmma"): "which line of the picture an event is on",
 }

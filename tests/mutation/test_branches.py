@@ -6,6 +6,7 @@ Of an ``if`` its body and its ``else`` count.
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import attention_cases  # noqa: F401  (they register themselves)
 import pytest
 from attention_mistakes import KERNELS
 from cases import CASES
+from further_mistakes import BUILD as FURTHER
 from hopper_mistakes import BUILD as HOPPER
 from product_mistakes import BUILD
 
@@ -70,6 +72,8 @@ MORE: dict[str, Any] = {
     "attention for Hopper, a mask that differs between queries": lambda: attention_forward_sm90(
         ForwardSm90(Attention(16, mask=Extra()), 16, 1, 2, 1)
     ),
+    **{n: functools.partial(FURTHER[n], k) for n in ("f90 order", "f90 bits", "f90 list", "f90 sinks")},
+    "product for Hopper, k cut over three blocks": lambda: k.gemm_sm90(64, 96, None, 3, cluster=(1, 1, 3)),
     "maxima of integers": lambda: k.reduction_kernel(k.ReductionConfig(1, "max", gr.i32, threads=32, vector=4)),
 }
 # Checks of arguments and what launches kernels build none.
