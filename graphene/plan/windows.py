@@ -12,7 +12,9 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from graphene.errors import SelectError
 from graphene.plan import products, warpgroups
+from graphene.plan.decisions import Decisions
 from graphene.plan.form import Gather, none, product_form
 from graphene.plan.graph import Axis, Graph, Output, Value, dot
 from graphene.plan.product_tiles import SLICE, size_of
@@ -21,7 +23,7 @@ from graphene.plan.products import Tiled
 from graphene.plan.warpgroups import WarpgroupTiled
 
 if TYPE_CHECKING:
-    from graphene.plan.decisions import Decisions
+    from graphene.plan.form import ProductForm
     from graphene.select.device import Device
 
 __all__ = ["Windowed", "WindowedTiled", "WindowedWarpgroups", "decide", "is_windowed", "read"]
@@ -221,10 +223,42 @@ def decide(d: Decisions, g: Graph, sizes: dict[str, int], device: Device) -> Win
         why = warpgroups.why_not(form, device)
         if of.channels.size % warpgroups.STEP:
             why = f"{of.channels!r} channels, of which steps take {warpgroups.STEP}"
-        options: dict[Any, float | str] = {"mma.sync": 0.0, "wgmma": why or 1.0}
-        said = {"mma.sync": "wgmma has not been measured with windows", "wgmma": "a warpgroup gathers windows"}
-        if d.take("instruction", options, said.__getitem__, "relative") == "wgmma":
-            made = warpgroups.decide(d, form, sizes, device)
-            return WindowedWarpgroups(**{n: getattr(made, n) for n in made.__dataclass_fields__}, of=of)
+        return _of_least_time(d, of, form, why, sizes, device)
+    return _by_warps(d, of, form, sizes, device)
+
+
+def _by_warps(
+    d: Decisions, of: Windowed, form: ProductForm, sizes: dict[str, int], device: Device
+) -> WindowedTiled:  # fmt: skip
     t = products.decide(d, form, sizes, device)
     return WindowedTiled(**{n: getattr(t, n) for n in t.__dataclass_fields__}, of=of)
+
+
+def _of_least_time(
+    d: Decisions, of: Windowed, form: ProductForm, why: str, sizes: dict[str, int], device: Device
+) -> WindowedTiled | WindowedWarpgroups:
+    """By the instruction with which the expected time is less. `why`: why ``wgmma`` cannot be used, if it cannot."""
+    pinned = d.pins.get("instruction")
+    found: dict[str, tuple[Decisions, Any]] = {}
+    options: dict[Any, float | str] = {"mma.sync": 0.0, "wgmma": why or 0.0}
+    for name, decided in (("mma.sync", _by_warps), ("wgmma", _by_warpgroups)):
+        if not isinstance(options[name], str) and pinned in (None, name):
+            own = Decisions(d.pins)
+            try:
+                found[name] = own, decided(own, of, form, sizes, device)
+                options[name] = found[name][1].expected_us
+            except SelectError as e:
+                if pinned == name or (name == "wgmma" and not found) or why:
+                    raise
+                options[name] = str(e).splitlines()[0]
+    said = {"mma.sync": "operands pass through registers", "wgmma": "a warpgroup gathers windows, others multiply"}
+    own, made = found[d.take("instruction", options, lambda v: f"{said[v]}; least expected time", "us")]
+    d.made.update(own.made)
+    return made  # type: ignore[no-any-return]
+
+
+def _by_warpgroups(
+    d: Decisions, of: Windowed, form: ProductForm, sizes: dict[str, int], device: Device
+) -> WindowedWarpgroups:  # fmt: skip
+    made = warpgroups.decide(d, form, sizes, device)
+    return WindowedWarpgroups(**{n: getattr(made, n) for n in made.__dataclass_fields__}, of=of)
