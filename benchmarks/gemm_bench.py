@@ -108,14 +108,14 @@ class Product:
         torch.backends.cuda.matmul.allow_tf32 = exact
         x = x * first["scale_a"][:, None] * first["scale_b"] if c.scales else x
         x = x + first["bias"].to(wide) if c.bias else x
-        x = self.activation()(x) if c.activation is not None else x
+        x = self.activation(c)(x) if c.activation is not None else x
         return x + first["residual"].to(wide) if c.residual else x
 
-    def activation(self) -> Callable[[Any], Any]:
-        """PyTorch's function of the same name."""
+    def activation(self, c: GemmConfig) -> Callable[[Any], Any]:
+        """PyTorch's function of the name that a configuration has."""
         f = self.torch.nn.functional
         return {"relu": f.relu, "gelu": f.gelu, "gelu_tanh": partial(f.gelu, approximate="tanh"), "silu": f.silu}[
-            str(self.config.activation)
+            str(c.activation)
         ]
 
     def error(self, got: Any) -> float:
@@ -175,7 +175,7 @@ class Product:
 
         def go(s: dict[str, Any]) -> Any:
             x = torch.addmm(s["bias"], s["A"], s["B"]) if c.bias else s["A"] @ s["B"]
-            x = self.activation()(x) if c.activation is not None else x
+            x = self.activation(c)(x) if c.activation is not None else x
             return x + s["residual"] if c.residual else x
 
         return "cuBLAS and operators", [partial(go, s) for s in self.sets]
