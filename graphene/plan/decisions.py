@@ -98,6 +98,15 @@ class Decisions:
         return self.put(path, found, why(found), None if isinstance(cost, str) else cost, unit,
                         [(v, c) for v, c in options.items() if v != found])  # fmt: skip
 
+    def overlaps(self) -> bool:
+        """Whether the kernel starts beside the end of the one before it."""
+        found = self.made.get("launch.overlap")
+        return found is not None and bool(found.value)
+
+    def through(self) -> str:
+        """The load of what is read once: memory that a kernel before may still write has no non-coherent one."""
+        return "ld.global" if self.overlaps() else "ld.global.nc"
+
     def unknown(self) -> list[str]:
         """Pins of what was never decided."""
         return [p for p in self.pins if p not in self.made]

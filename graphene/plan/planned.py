@@ -335,11 +335,22 @@ def make(given_graph: Graph, arch: Any, pins: dict[str, Any], sizes: dict[str, i
         else:
             form = product_form(rewritten)
             kind = _products(d, form, given, device)
+    _overlap(d, kind, device)
     if unknown := d.unknown():
         refuse_pin(unknown[0], d.pins[unknown[0]], f"want: one of {', '.join(d.made)}")
     p = Plan(given_graph, rewritten, device, given, d, kind)
     p.plan_ms = 1e3 * (time.perf_counter() - start)
     return p
+
+
+def _overlap(d: Decisions, kind: Any, device: Device) -> None:
+    """Whether a kernel starts beside the end of the one before it, where devices have that."""
+    if isinstance(kind, heads.Head) or int(device.family.removeprefix("sm_") or 0) < 90:
+        return
+    said = {True: "blocks start beside the end of the kernel before, and wait for what it wrote",
+            False: "blocks start when the kernel before has ended"}  # fmt: skip
+    options: dict[Any, float | str] = {False: 0.0, True: 1.0}
+    d.take("launch.overlap", options, said.__getitem__, "relative")
 
 
 def _products(d: Decisions, form: Any, sizes: dict[str, int], device: Device) -> Any:

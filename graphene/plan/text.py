@@ -10,6 +10,8 @@ from graphene.plan.graph import ACTIVATIONS, Value
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from graphene.plan.decisions import Decisions
+
 __all__ = ["Lines", "activations", "body", "formula", "literal", "reduced"]
 
 WIDTH = 116
@@ -126,6 +128,12 @@ class Lines:
             else:
                 line += f"  {comment}"
         self.lines.append(line)
+
+    def overlapped(self, d: Decisions) -> None:
+        """Where a plan says so: the kernel's start beside the end of the one before it in the stream."""
+        if d.overlaps():
+            self("gr.start_kernels()", "the next kernel's blocks may start as soon as there is room")
+            self("gr.wait_kernels()", "what the kernels before this one wrote is there")
 
     def beginning(self, title: str, *computed: Value) -> None:
         """What a source begins with: its docstring, and imports of what the values are computed with."""

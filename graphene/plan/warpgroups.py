@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import graphene as gr
 from graphene.plan.product_tiles import ProductTile, shape_of, size_of
@@ -33,7 +33,8 @@ STEP = 64  # of k: lines of 128 bytes, which the widest swizzle takes
 PIECE = 64  # columns of the result that are stored at once
 COLUMNS = (64, 128, 192, 256)
 STAGES = (6, 5, 4, 3, 2)  # of equal times, the most
-SUMS = 144  # registers of a thread for sums: 232 less what addresses and a piece of the result need
+# Registers of a thread for sums, by the warpgroups that multiply: less by what addresses and a piece of the result need.
+SUMS = {1: 144, 2: 144, 3: 72}
 PIECE_CLOCKS = 1000  # until a piece of a matrix beside the products has been read
 ZEROS_PER_CLOCK = 2300  # elements outside of the rows, which all multiprocessors fill: products of 1 and 16 rows
 START_CLOCKS = 1200  # from a block's start to its first product
@@ -44,7 +45,8 @@ FLOPS_PER_CLOCK = 3286.0  # of a multiprocessor, as cuBLAS reaches with 4096^3 o
 class WarpgroupTiled(Tiled):
     """What the text of such a kernel needs: ``tile.warps`` are those that multiply."""
 
-    registers = 232  # of a thread that multiplies, where two warpgroups do
+    # Of a thread that copies, and of one that multiplies, by the number of warpgroups that do.
+    registers: ClassVar = {2: (40, 232), 3: (32, 160)}
 
     @property
     def consumers(self) -> int:
@@ -109,8 +111,9 @@ def refused(form: ProductForm, tile: ProductTile, device: Device, stored: bool =
     """Why a tile cannot be used; empty if it can."""
     if (need := shared_bytes(form, tile, stored) + 1024) > device.shared_bytes:
         return f"{need} bytes of shared memory, at most {device.shared_bytes}"
-    if (need := len(form.dots) * GROUP_ROWS * tile.n // 128) > SUMS:
-        return f"{need} sums a thread, at most {SUMS}"
+    most = SUMS[tile.m // GROUP_ROWS]
+    if (need := len(form.dots) * GROUP_ROWS * tile.n // 128) > most:
+        return f"{need} sums a thread, at most {most}"
     return ""
 
 
@@ -118,15 +121,14 @@ def choose_tile(
     d: Decisions, form: ProductForm, sizes: dict[str, int], device: Device
 ) -> tuple[ProductTile, float, str]:
     """The tile of least expected time. Raises SelectError PLAN_NONE, PLAN_PIN."""
-    return take_tile(d, {t: refused(form, t, device) or estimate(form, t, sizes, device) for t in every_tile()})
+    most = 3 if d.pins.get("tile.m") == 3 * GROUP_ROWS else 2  # three were not measured
+    return take_tile(d, {t: refused(form, t, device) or estimate(form, t, sizes, device) for t in every_tile(most)})
 
 
-def every_tile() -> list[ProductTile]:
-    """Tiles that are looked at."""
-    return [
-        ProductTile(m, n, STEP, stages, (m // 16, 1))
-        for m, n, stages in itertools.product((GROUP_ROWS, 2 * GROUP_ROWS), COLUMNS, STAGES)
-    ]
+def every_tile(most: int = 2) -> list[ProductTile]:
+    """Tiles that are looked at, for at most so many warpgroups that multiply."""
+    rows = [GROUP_ROWS * (i + 1) for i in range(most)]
+    return [ProductTile(m, n, STEP, stages, (m // 16, 1)) for m, n, stages in itertools.product(rows, COLUMNS, STAGES)]
 
 
 def take_tile(d: Decisions, found: dict[ProductTile, str | tuple[float, str]]) -> tuple[ProductTile, float, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from graphene.errors import SelectError
 from graphene.plan import products, warpgroups
@@ -101,7 +101,7 @@ class WindowedTiled(Tiled):
 class WindowedWarpgroups(WarpgroupTiled):
     """The same by ``wgmma``: a warpgroup gathers, and others multiply."""
 
-    registers = 208
+    registers: ClassVar = {2: (88, 208), 3: (96, 136)}
     of: Windowed = field(kw_only=True)
     inputs = WindowedTiled.inputs
     small_sizes = WindowedTiled.small_sizes

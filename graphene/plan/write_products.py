@@ -75,6 +75,7 @@ class Writer(Meaning):
         """What is recorded."""
         self.arguments()
         self.launch()
+        self.w.overlapped(self.d)
         self.tiles()
         self.memory()
         self.fragments()

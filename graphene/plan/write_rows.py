@@ -162,6 +162,7 @@ class RowWriter:
             w(f'{self.var[name]} = gr.{declare}("{name}", [{sizes}], gr.{dtype}, align_bytes={align})')
         w(f"(b,) = gr.blocks(gr.ceil_div({f.rows.symbol}, ROWS)).indices()")
         w("threads = gr.threads(THREADS * ROWS)")
+        w.overlapped(self.d)
         n = f.width.symbol
         w(f"RUNS = gr.ceil_div({n}, THREADS * VECTOR)", "vectors of a row that a thread has")
         w()
@@ -191,10 +192,10 @@ class RowWriter:
         word = WORDS[f.vector * e]
         if stored == (f.width,):
             w(f'r{x.name} = row("r{x.name}", {kind}, rows=1)', "the same for every row")
-            w(f'gr.move(r{x.name}, {var}.reshape(0, [1, {f.width.symbol}]), atom="ld.global.nc.{word}")')
+            w(f'gr.move(r{x.name}, {var}.reshape(0, [1, {f.width.symbol}]), atom="{self.d.through()}.{word}")')
         else:
             w(f'r{x.name} = row("r{x.name}", {kind})')
-            w(f'gr.move(r{x.name}, {var}.tile([ROWS, None])[b, 0], atom="ld.global.nc.{word}")')
+            w(f'gr.move(r{x.name}, {var}.tile([ROWS, None])[b, 0], atom="{self.d.through()}.{word}")')
 
     def reduction(self, v: Value) -> None:
         f, w = self.f, self.w

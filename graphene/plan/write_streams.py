@@ -151,6 +151,7 @@ class StreamWriter:
         w("warps = threads.tile(32)")
         w("wm, _ = warps.indices()")
         w("warp = warps[wm]", "this thread's own warp")
+        w.overlapped(self.d)
         w()
         along = f.k.more["stored"][-1] is f.depth
         w(f"tile_q = {self.member('q', f.q.more['stored'])}.tile([BM, None])[bm, 0]")

@@ -65,6 +65,7 @@ class WarpgroupWriter(Writer):
         w(f'full = gr.mbarrier("full", STAGES, arrivals={self.full_arrivals()})', "a stage has its bytes")
         w('empty = gr.mbarrier("empty", STAGES, arrivals=CONSUMERS)', "its readers are done")
         w("gr.barrier()", "the mbarriers are initialised")
+        w.overlapped(self.d)
         w()
 
     def full_arrivals(self) -> str:
@@ -76,7 +77,7 @@ class WarpgroupWriter(Writer):
         w = self.w
         with w.block("with gr.only(producer):"):
             if self.t.consumers > 1:  # one leaves every thread the most that it can have
-                w("gr.setmaxnreg(40)")
+                w(f"gr.setmaxnreg({self.t.registers[self.t.consumers][0]})")
             with w.block("with gr.only(producer.elect()):"):
                 w('put = gr.ring("put", STAGES, phase=1)', "1: the ring starts empty")
                 self.copies_of_tile()
@@ -101,7 +102,7 @@ class WarpgroupWriter(Writer):
         f, w = self.form, self.w
         with w.block("with gr.only(consumers):"):
             if self.t.consumers > 1:
-                w(f"gr.setmaxnreg({self.t.registers})")
+                w(f"gr.setmaxnreg({self.t.registers[self.t.consumers][1]})")
             w("c, _ = consumers.indices()")
             w("mine = consumers[c]", "this thread's own warpgroup")
             w('get, free = gr.ring("get", STAGES), gr.ring("free", STAGES)')

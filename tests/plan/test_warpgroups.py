@@ -104,3 +104,35 @@ def test_why_not(why: str, graph: Any) -> None:
     assert error.value.code == "PLAN_PIN"
     with pytest.raises(gr.SelectError, match=r"sums a thread|bytes of shared memory"):
         chain().plan("sm_90a", m=64, pin={**WGMMA, "tile.n": 256, "tile.m": 128, "stages": 6})
+
+
+def test_three_warpgroups_share_a_tile() -> None:
+    g = swiglu()
+    with pytest.raises(gr.SelectError, match=r"sums a thread|bytes of shared memory"):
+        g.plan("sm_90a", pin={**WGMMA, "tile.m": 192, "tile.n": 128, "stages": 2})
+    p = g.plan("sm_90a", pin={**WGMMA, "tile.m": 192, "tile.n": 64, "stages": 2})
+    assert run(g, p) < 8e-3
+    assert "gr.setmaxnreg(160)" in p.source()  # 512 threads share the registers
+
+
+@pytest.mark.parametrize("instruction", ["mma.sync", "wgmma"])
+def test_a_start_beside_the_end_of_the_kernel_before(instruction: str) -> None:
+    g, pin = chain(), {"instruction": instruction, "launch.overlap": True}
+    p = g.plan("sm_90a", m=72, pin=pin)
+    assert "gr.wait_kernels()" in p.source()
+    assert p.check().ok
+    assert plan.Plan.from_json(p.json()).source() == p.source()
+    with pytest.raises(gr.SelectError) as error:
+        g.plan("sm_80", m=72, pin={"launch.overlap": True})
+    assert error.value.code == "PLAN_PIN"
+
+
+def test_rows_that_start_early_are_read_coherently() -> None:
+    r, w = plan.axes(r=64, w=256)
+    with plan.graph("rows") as g:
+        g.output("Y", plan.softmax(g.input("X", [r, w], gr.fp16), w), [r, w], gr.fp16)
+    assert "ld.global.nc" in g.plan("sm_90a").source()
+    p = g.plan("sm_90a", pin={"launch.overlap": True})
+    assert "ld.global.nc" not in p.source()
+    assert p.check().ok
+    assert p.kernel().compile("sm_90a").spill_bytes == 0
