@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene.plan.product_tiles import ProductTile, shape_of, size_of
@@ -33,7 +33,7 @@ STEP = 64  # of k: lines of 128 bytes, which the widest swizzle takes
 PIECE = 64  # columns of the result that are stored at once
 COLUMNS = (64, 128, 192, 256)
 STAGES = (6, 5, 4, 3, 2)  # of equal times, the most
-# Registers of a thread for sums, by the warpgroups that multiply: less by what addresses and a piece of the result need.
+# Registers of a thread for sums, by the warpgroups that multiply: addresses and a piece of the result need the others.
 SUMS = {1: 144, 2: 144, 3: 72}
 PIECE_CLOCKS = 1000  # until a piece of a matrix beside the products has been read
 ZEROS_PER_CLOCK = 2300  # elements outside of the rows, which all multiprocessors fill: products of 1 and 16 rows
@@ -45,8 +45,10 @@ FLOPS_PER_CLOCK = 3286.0  # of a multiprocessor, as cuBLAS reaches with 4096^3 o
 class WarpgroupTiled(Tiled):
     """What the text of such a kernel needs: ``tile.warps`` are those that multiply."""
 
-    # Of a thread that copies, and of one that multiplies, by the number of warpgroups that do.
-    registers: ClassVar = {2: (40, 232), 3: (32, 160)}
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Of a thread that copies, and of one that multiplies, where several warpgroups do."""
+        return {2: (40, 232), 3: (32, 160)}[self.consumers]
 
     @property
     def consumers(self) -> int:

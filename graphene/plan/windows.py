@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from graphene.errors import SelectError
 from graphene.plan import products, warpgroups
@@ -101,10 +101,14 @@ class WindowedTiled(Tiled):
 class WindowedWarpgroups(WarpgroupTiled):
     """The same by ``wgmma``: a warpgroup gathers, and others multiply."""
 
-    registers: ClassVar = {2: (88, 208), 3: (96, 136)}
     of: Windowed = field(kw_only=True)
     inputs = WindowedTiled.inputs
     small_sizes = WindowedTiled.small_sizes
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Of a thread that gathers, and of one that multiplies, where several warpgroups do."""
+        return {2: (88, 208), 3: (96, 136)}[self.consumers]
 
 
 def is_windowed(g: Graph) -> bool:

@@ -363,7 +363,7 @@ class HeadWriter(HeadText, WarpgroupWriter):
         w = self.w
         with w.block("with gr.only(producer):"):
             if self.t.consumers > 1:
-                w(f"gr.setmaxnreg({self.t.registers[self.t.consumers][0]})")
+                w(f"gr.setmaxnreg({self.t.registers[0]})")
             with w.block("with gr.only(producer.elect()):"):
                 w('put = gr.ring("put", STAGES, phase=1)', "1: the ring starts empty")
                 with self.items(), w.block(self.tiles_of_part()):
@@ -374,7 +374,7 @@ class HeadWriter(HeadText, WarpgroupWriter):
         w = self.w
         with w.block("with gr.only(consumers):"):
             if self.t.consumers > 1:
-                w(f"gr.setmaxnreg({self.t.registers[self.t.consumers][1]})")
+                w(f"gr.setmaxnreg({self.t.registers[1]})")
             w("c, _ = consumers.indices()")
             w("mine = consumers[c]", "this thread's own warpgroup")
             w('get, free = gr.ring("get", STAGES), gr.ring("free", STAGES)')

@@ -77,7 +77,7 @@ class WarpgroupWriter(Writer):
         w = self.w
         with w.block("with gr.only(producer):"):
             if self.t.consumers > 1:  # one leaves every thread the most that it can have
-                w(f"gr.setmaxnreg({self.t.registers[self.t.consumers][0]})")
+                w(f"gr.setmaxnreg({self.t.registers[0]})")
             with w.block("with gr.only(producer.elect()):"):
                 w('put = gr.ring("put", STAGES, phase=1)', "1: the ring starts empty")
                 self.copies_of_tile()
@@ -102,7 +102,7 @@ class WarpgroupWriter(Writer):
         f, w = self.form, self.w
         with w.block("with gr.only(consumers):"):
             if self.t.consumers > 1:
-                w(f"gr.setmaxnreg({self.t.registers[self.t.consumers][1]})")
+                w(f"gr.setmaxnreg({self.t.registers[1]})")
             w("c, _ = consumers.indices()")
             w("mine = consumers[c]", "this thread's own warpgroup")
             w('get, free = gr.ring("get", STAGES), gr.ring("free", STAGES)')

@@ -190,7 +190,7 @@ class WindowWarpgroupWriter(WindowWriter, WarpgroupWriter):
         (right,) = f.inputs("right")
         with w.block("with gr.only(producer):"):
             if self.t.consumers > 1:
-                w(f"gr.setmaxnreg({self.t.registers[self.t.consumers][0]})")
+                w(f"gr.setmaxnreg({self.t.registers[0]})")
             w("(t,) = producer.indices()")
             w('put, told = gr.ring("put", STAGES, phase=1), gr.ring("told", STAGES)', "1: the ring starts empty")
             w(f"steps = gr.ceil_div({f.k.symbol}, BK)")
