@@ -1,4 +1,4 @@
-"""`python -m graphene doctor` and `python -m graphene cache`."""
+"""The commands of `python -m graphene`."""
 
 import sys
 

@@ -356,8 +356,9 @@ round.__doc__ = "The nearest integer to x, of two the even one, as a float."
 
 
 def div(x: Any, y: Any, accuracy: str = "default") -> Any:
-    """X / y of floats, rounded once; accuracy="approx" (fp32): within 2 ulp for divisors up to 2^126, in two
-    instructions.
+    """The quotient x / y of floats, rounded once.
+
+    accuracy="approx" (fp32): within 2 ulp for divisors up to 2^126, in two instructions.
     """
     if _is_array(x) or _is_array(y):
         return x / y
@@ -368,7 +369,7 @@ def div(x: Any, y: Any, accuracy: str = "default") -> Any:
 
 
 def pow(x: Any, y: Any) -> Any:
-    """X to the y; ``x ** y``. A small whole exponent makes products, of integers too; others are for floats (CUDA's
+    """The power ``x ** y``. A small whole exponent makes products, of integers too; others are for floats (CUDA's
     pow, within 4 ulp).
     """
     if _is_array(x) or _is_array(y):
@@ -396,7 +397,7 @@ def _power(x: float, y: float) -> Any:
 
 
 def fmod(x: Any, y: Any) -> Any:
-    """X - y * trunc(x / y) of floats, exactly: it has the sign of x, as in C. CUDA's fmod."""
+    """The remainder x - y * trunc(x / y) of floats, exactly: it has the sign of x, as in C. CUDA's fmod."""
     if _is_array(x) or _is_array(y):
         import numpy as np
 
@@ -419,7 +420,10 @@ def abs(x: Any) -> Any:
 
 
 def cast(x: Any, dtype: DType) -> Any:
-    """X in another type, rounded to nearest even; a float becomes an integer toward zero. In its own type it is x."""
+    """The value x in another type, rounded to nearest even; a float becomes an integer toward zero.
+
+    In its own type it is x.
+    """
     if not _is_array(x):
         x = _check("cast", x)
     if not isinstance(dtype, _core.DType):
@@ -465,14 +469,14 @@ def min(*values: Any) -> Any:
 
 
 def fma(x: Any, y: Any, z: Any) -> Any:
-    """X * y + z, rounded once."""
+    """The sum x * y + z, rounded once."""
     if any(_is_array(v) for v in (x, y, z)):
         return x * y + z
     return Expression(_TERNARY, "fma", tuple(_check("fma", v) for v in (x, y, z)))
 
 
 def where(condition: Any, x: Any, y: Any) -> Any:
-    """X where the condition holds, else y. A condition that is known in Python chooses at once.
+    """The value x where the condition holds, else y. A condition that is known in Python chooses at once.
 
     The condition is a comparison of registers or of integers (``.coords()``), or ``.valid()``.
     """

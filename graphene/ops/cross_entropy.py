@@ -51,7 +51,7 @@ def reference(input: Tensor, target: Tensor, ignore_index: int, smoothing: float
 
 
 def cost(input: Tensor, *_: Any) -> int:
-    """The elements, or the cost of rows of few."""
+    """The elements, or what the blocks of short rows cost if that is more."""
     rows = int(input.numel()) // max(int(input.shape[-1]), 1)
     return max(2 * int(input.numel()), 200 * rows)
 

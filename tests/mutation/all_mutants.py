@@ -154,7 +154,8 @@ def page(saved: Saved) -> str:
     count = saved["of"] // every
     which = f"all {count} mutants" if every == 1 else f"each {every}th mutant, {count} in all, spread over the texts"
     if saved["mutants"] < count:
-        which = f"{saved['mutants']} of {count} mutants, as many as there was time for; of kinds that were ever missed"
+        began = "as many as time allowed. It began with kinds that were once missed. This was"
+        which = f"{saved['mutants']} of {count} mutants,\n{began}"
     pairs = [(o, k) for o, kinds in saved["operators"].items() for k, n in kinds.items() for _ in range(n)]
     out = [
         "# Mutants",
@@ -163,7 +164,7 @@ def page(saved: Saved) -> str:
         "A simulator that is to judge kernels must tell every kernel from its mutants.",
         "",
         f"`python tests/mutation/all_mutants.py --every {every} --search {search}` judged {which}",
-        f"first, at commit {saved['commit']}. With `--again` it judges once more what was missed or ended, and the",
+        f"at commit {saved['commit']}. With `--again` it judges once more what was missed or ended, and the",
         "mutants of kernels whose text has changed since; the table of kernels says at which commit.",
         "`docs/mutants.json` has the date, and the mutants that were not told from their kernel. `kernel.check()`",
         "chose sizes and data from each kernel's text. The tests judge a sample.",
