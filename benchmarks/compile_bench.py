@@ -37,7 +37,7 @@ L2_BYTES = 120_000_000
 
 @dataclass(frozen=True)
 class Layers:
-    """So many layers of a model. ``decode``: one new token beside a cache of `tokens`, else all tokens at once."""
+    """A number of layers of a model. ``decode``: one new token beside a cache of `tokens`, else all tokens at once."""
 
     kind: str
     count: int

@@ -9,7 +9,7 @@ launch, or is wrong is left out, with the reason.
 - epilogues: of three products all epilogues beside the plain product and cuBLASLt, by the tile that is chosen and by
   those of the model's short list. "zeros": the same on zero operands, which need little power, so that the clock is
   not slowed: what an epilogue costs there is time, what it costs only on random operands is power.
-- instructions: a product with an epilogue of so many operations of an element, and on zero operands.
+- instructions: a product with an epilogue of a number of operations of each element, and on zero operands.
 - shapes: of products with few tiles, those of the short list and more ways to cut k, beside cuBLAS.
 - copies: the copy of odd operands to longer lines, by other ways of its bytes; alone, and as a part of a product.
 
@@ -212,7 +212,7 @@ def compiled(kernels: list[gr.Kernel], arch: str) -> dict[gr.Kernel, str]:
 
 
 def wanted(product: Product, chained: int) -> Any:
-    """The result by PyTorch; of an activation that is a chain of so many operations, if any."""
+    """The result by PyTorch; of an activation that is a chain of this number of operations, if any."""
     if not chained:
         return product.result()
     config, product.config = product.config, replace(product.config, activation=None)

@@ -14,7 +14,7 @@ one process. Tables:
 - training: forward, backward and AdamW's step.
 
 Times are medians between two events around a whole pass, each after the device's cache was written over. What each
-computes is compared with fp32 in the same run, at the positions that are no padding. "both" is an accelerated network
+computes is compared with fp32 in the same run, at the positions of tokens. "both" is an accelerated network
 under torch.compile. --layers cuts the networks, of which --seconds begins none after that time: the first that did not
 fit is named. A network that fails is named, too; the others go on, in another process where the device takes no more
 calls. Rows of forward passes have "parts", the milliseconds of sdpa's and of the accelerated network's
@@ -247,9 +247,9 @@ def main() -> int:
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=["full", "padded"])
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, help="those of the tables by default")
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--layers", type=int, help="cut the networks to so many layers")
+    parser.add_argument("--layers", type=int, help="cut the networks to this number of layers")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no network after that time")
-    parser.add_argument("--start", type=int, default=0, help="leave out so many, and keep their rows in --json")
+    parser.add_argument("--start", type=int, default=0, help="networks to leave out; their rows in --json are kept")
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS), help="some of the ways")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     args = parser.parse_args()

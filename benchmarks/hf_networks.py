@@ -27,7 +27,7 @@ class Network:
     cached: bool = False  # whether it is told to keep no cache
 
     def cut(self, layers: int | None) -> Network:
-        """The network with at most so many layers."""
+        """The network with at most this number of layers."""
         name = LAYERS.get(self.kind, "num_hidden_layers")
         if layers is None or layers >= getattr(self.config(), name):
             return self

@@ -27,7 +27,7 @@ BARE = "bare cuLaunchKernel from C"
 
 
 def batches(function: Callable[..., Any], *args: Any, **named: Any) -> Callable[[int], None]:
-    """`calls(count)`: so many calls, results dropped."""
+    """`calls(count)` makes `count` calls and drops their results."""
 
     def calls(count: int) -> None:
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""False alarms: every kernel of the library and the examples, correct as it is, simulated under many schedules.
+"""False alarms: every kernel of the library and the examples, unchanged and so correct, simulated under many schedules.
 
     python benchmarks/seeds_bench.py [--json out.json] [--seeds 1000] [--jobs 2]
 

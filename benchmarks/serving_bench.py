@@ -68,7 +68,7 @@ class Problem:
 
 
 def copied(read_bytes: int) -> Callable[[], Any]:
-    """A copy that moves so many bytes, half in and half out."""
+    """A copy that moves this number of bytes, half in and half out."""
     source = torch.empty(read_bytes // 2, dtype=torch.int8, device=DEVICE)
     return copy_of(source)
 

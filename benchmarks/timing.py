@@ -49,7 +49,7 @@ def captured(run: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def graph_of(calls: Sequence[Callable[[], Any]], count: int) -> torch.cuda.CUDAGraph:
-    """A CUDA graph of so many calls, in rotation."""
+    """A CUDA graph of this number of calls, in rotation."""
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

@@ -128,7 +128,7 @@ def _part(t: Tensor, i: int, elems: int) -> Tensor:
 
 
 def condition(value: Any, what: str) -> Any:
-    """A condition for control flow: a comparison of registers is read into an integer, any other stands as it is."""
+    """A condition for control flow: a comparison of registers is read into an integer, any other is not changed."""
     if not isinstance(value, (Tensor, Expression)):
         return value
     of = _core.expression_type(_nodes(value))

@@ -13,8 +13,7 @@ REFUSED = {
     r"^(<<<<<<<|>>>>>>>) ": "settle the conflict",
     r"\bso and so\b": "name the thing",
     r"\bso manieth\b": "every N-th",
-    r"\b(of|than|beyond|first|or|list of|takes|behind) so many\b": "name the number",
-    r"\bso many times\b": "this many times",
+    r"\bso many\b(?!.* that\b)": "name the number",
     r"\bdoes the like\b": "name it",
     r"\b(what|whatever) (is|are) no\b": "say what it is",
     r"\b(that|which) (is|are) no\b": "that is not a ...",
@@ -26,11 +25,16 @@ REFUSED = {
     r"\bwhich \w+ (is|are) none\b": "which ... is not one",
     r"\bthat not both\b": "that one of them lacks",
     r"\bit is no such\b": "it is not one",
-    r"\bso many a\b": "name the number, and of what",
+    r"\b(runs|stays|stand|stands|graph is) as it is\b": "unchanged",
 }
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 WRITTEN = [p for p in PAGES if p.name not in ("mutants.md",)]
-SOURCES = [*(ROOT / "graphene").rglob("*.py"), *(ROOT / "graphene").rglob("*.pyi"), *(ROOT / "tools").rglob("*.py")]
+SOURCES = [
+    p
+    for folder in ("graphene", "tools", "benchmarks", "examples")
+    for kind in ("*.py", "*.pyi", "*.ipynb")
+    for p in (ROOT / folder).rglob(kind)
+]
 CORE = [p for p in (ROOT / "csrc").rglob("*") if p.suffix in (".h", ".cpp", ".def")]
 FILES = sorted([*WRITTEN, *SOURCES, *CORE])
 

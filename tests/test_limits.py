@@ -67,7 +67,7 @@ TASKS = {
     "a new Hugging Face architecture's rotary form": "graphene/integrations/transformers/_turns.py",
     "print bf16 differently in the IR": "csrc/base/scalars.cpp",
     "a new error message": "csrc/base/codes.def",
-    "a new benchmark row": "benchmarks/NAME_bench.py",
+    "a new benchmark row": "a file of `benchmarks`",
     "a check that kernels do not write their inputs": "csrc/verify",
     "a new CLI command": "graphene/cli",
     "NVRTC is not found, or wants another option": "csrc/runtime/nvrtc_search.cpp",

@@ -62,7 +62,7 @@ class Gemm:
     """A configuration.
 
     `blocks_of_64`: rows of a consumer / 64. `turns`: each consumer has a tile of its own. `share`: "B", clusters of two
-    lie along M and share B's tile; "A", along N; "", none. `cut`: k over so many blocks of a cluster, one tile each.
+    lie along M and share B's tile; "A", along N; "", none. `cut`: how many blocks of a cluster cut k, one tile each.
     `transposed`: A and B change places and C is stored transposed. `early`: the kernel waits for those before it by
     itself. `buffers`: of 64 columns of C, for each consumer. `group`: rows of tiles side by side.
     """

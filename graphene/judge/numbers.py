@@ -27,7 +27,7 @@ _NO_VARIABLES = frozenset(("min", "max", "and", "or", "not", "if", "else"))
 _LEAST, _MOST = 2, 4096  # the divisors that matter for edges
 _LONGEST = 300  # characters of a dividend that is looked at
 _FEW = (1, 2, 3, 5)
-_FEW_BLOCKS = 16  # so many blocks are wanted where their number modulo that decides something
+_FEW_BLOCKS = 16  # how many blocks are wanted where their number modulo that decides something
 _SCALARS_DEEP, _SPELLED_OUT = 4, 4000  # scalars whose values name scalars, and characters of an expression
 _NAME = re.compile(r"(?<![@\w])[A-Za-z_]\w*")
 _PHASE = re.compile(r"(\w+) \^ \(\w+ \+ 1\)//(\d+)")  # a ring's next phase
@@ -238,7 +238,7 @@ def threads_of(data: Mapping[str, Any]) -> int:
 
 
 def residues_of_blocks(data: Mapping[str, Any], trees: Trees, every: Iterable[str]) -> Iterator[tuple[Any, int]]:
-    """Extents of the grid whose coordinate alone is divided by a few: so many blocks are wanted along it.
+    """Extents of the grid whose coordinate alone is divided by a few: that number of blocks is wanted along it.
 
     ``every``: the expressions of the text.
     """

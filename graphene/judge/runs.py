@@ -27,7 +27,7 @@ __all__ = ["JudgedCall", "Outcome", "Runner"]
 
 SIZES, REACH, DATA = 40, 10, 60  # calls at most
 LANE_OPS = 9_000_000  # of all calls together
-_CALLS, _LARGER = 16, 3  # so many calls like the first, and the factor by which their number may grow
+_CALLS, _LARGER = 16, 3  # the number of calls like the first, and the factor by which their number may grow
 _FOR_FIRST = 0.1  # of these, for the first call
 _FOR_DECIDING = 0.6  # more than these, for sizes while there are dividends that decided nothing yet
 _FOR_SIZES, _FOR_REACH = 0.45, 0.15  # of these, for sizes and for what they did not reach; data get the rest

@@ -128,7 +128,7 @@ class WindowWriter(Writer):
         w()
 
     def gather(self, threads: str, stage: str) -> None:
-        """Starts the copies of a step's windows, by so many threads of which `t` is one, to a stage."""
+        """Starts the copies of a step's windows, by the threads of which `t` is one, to a stage."""
         w, of = self.w, self.of
         (left,) = self.form.inputs("left")
         channels, x = of.channels, self.var[left.value.number]

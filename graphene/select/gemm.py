@@ -87,7 +87,7 @@ def _variants(p: GemmProblem, t: GemmTile, device: Device) -> Iterator[tuple[tup
     bm, bn, bk = t.tile
     count = 1 if p.batch is None else p.batch
     parts = [1]
-    wide = t.warps[1] > 1 and bm > 128  # so many sums of columns leave no registers for their addresses
+    wide = t.warps[1] > 1 and bm > 128  # the many sums of columns leave no registers for their addresses
     if p.workspaces and max(t.cluster) == 1 and not wide and 2 * up(p.m, bm) * up(p.n, bn) * count <= device.sm_count:
         parts = splits(p.m, p.n, p.k, count, bm, bn, bk, device.sm_count)
     for pad in _pads(p) if max(p.m, p.n, p.k) <= PADDED_MOST else [(False, False)]:

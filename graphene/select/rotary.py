@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["select_rotary", "usual_rotaries"]
 
-MANY = 1 << 10  # from so many tokens on a thread works on several heads, for which it reads cosines and sines once
+MANY = 1 << 10  # tokens; from these on a thread works on several heads, for which it reads cosines and sines once
 
 
 def select_rotary(

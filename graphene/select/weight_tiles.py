@@ -82,7 +82,7 @@ def select_weights(
 
 
 def estimated_us(c: WeightsConfig, cluster: int, M: int, N: int, K: int, device: Device) -> float:
-    """The microseconds of a product on a configuration with so many blocks of a cluster: an estimate for choosing.
+    """The microseconds of a product on a configuration, with `cluster` blocks in a cluster: an estimate for choosing.
 
     A multiprocessor's blocks are as many as the fullest one has. Of a block's time the longer counts of its
     instructions and its bytes, and all blocks take no less than the copies that are on their way at once allow.

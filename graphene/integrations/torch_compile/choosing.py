@@ -102,7 +102,7 @@ class Chooser:
         self._known: dict[tuple[Node, bool], PlannedRegion | str] = {}
 
     def choose(self) -> list[Region]:
-        """Decides, and lists what was decided; the graph stays as it is."""
+        """Decides, and lists what was decided; the graph is not changed."""
         for _ in range(2):
             before = list(self.chosen)
             for move in self._moves():

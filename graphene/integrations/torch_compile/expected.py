@@ -125,7 +125,7 @@ class KernelTimes:
         return NORMALISED_GAIN if computed and rows > FEW_ROWS and not by_tma else -math.inf
 
     def moving_us(self, moved_bytes: int) -> float:
-        """Of a kernel of Inductor's that reads and writes so many bytes."""
+        """The time of a kernel of Inductor's that reads and writes this number of bytes."""
         faster = CACHED if moved_bytes <= CACHED_BYTES else 1.0
         return KERNEL_US + moved_bytes / self.device.memory_rate / faster / 1e3
 

@@ -104,7 +104,7 @@ class Backend:
         return made
 
     def visit(self, graph: Any) -> None:
-        """Puts planned kernels into an FX graph, which stays as it is if something is not as expected."""
+        """Puts planned kernels into an FX graph, which is not changed if something is not as expected."""
         import torch._inductor.config as config
 
         self._visits += 1
@@ -210,7 +210,7 @@ def compile(
     architecture ("sm_90a"), a `graphene.select.Device`, or a CUDA device of this machine ("cuda:0"). With it regions of
     CPU tensors are replaced, too, and run on the simulator or by PyTorch's operators. Without `fn` it is a decorator.
 
-    Where PyTorch lacks Inductor's pass, graphs are Inductor's as they are, and a `PlanWarning` says so once. Raises
+    Where PyTorch lacks Inductor's pass, graphs stay Inductor's, and a `PlanWarning` says so once. Raises
     LaunchError OP_ARGUMENT, also for an unknown option; VerifyError KERNEL_ARGUMENT, SelectError TUNE_NO_CANDIDATE for
     an unknown device; LaunchError LAUNCH_NO_DRIVER, LAUNCH_DRIVER for a CUDA device that this machine lacks.
     """

@@ -32,7 +32,7 @@ def plain(
 
 
 def fits(query: Any, keys: int) -> bool:
-    """Whether the scores of queries (batch, heads, queries, dim) with so many keys are few enough to be written out."""
+    """Whether the scores of queries (batch, heads, queries, dim) with these keys are few enough to be written out."""
     return bool(query.shape[0] * query.shape[1] * query.shape[2] * keys * query.element_size() <= SCORES_BYTES)
 
 

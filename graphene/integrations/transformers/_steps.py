@@ -1,6 +1,6 @@
 """The decoding steps of ``generate()`` as CUDA graphs over a static cache.
 
-The first step of a form runs as it is, the second is recorded. It and the third run both ways, and their results must
+The first step of a form runs unrecorded, the second is recorded. It and the third run both ways, and their results must
 agree, or nothing is recorded for this cache again. Inputs are copied into tensors that stay, so a form is their names,
 shapes and dtypes, and what else a step depends on: which sliding windows of the cache are full.
 """
@@ -49,7 +49,7 @@ class Layer(StaticLayer):  # type: ignore[misc]
         self.filled = 0
 
     def take(self, other: Any, written: int) -> None:
-        """Takes what a shorter layer holds, of which so many positions are written."""
+        """Takes what a shorter layer holds, of which the first positions are written."""
         self.filled = written
         _take(self, other, written)
 

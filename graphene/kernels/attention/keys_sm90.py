@@ -332,7 +332,7 @@ class _Keys:
                 self.empty["keys"][(self.keys.index + (self.c.keys - 1)) % self.c.keys].arrive()
 
     def stage(self, ahead: Any) -> Any:
-        """The stage that is read so many steps after this one."""
+        """The stage that is read this number of steps after this one."""
         return (self.get.index + ahead) % self.c.stages
 
     def products(self, ahead: int) -> None:

@@ -75,7 +75,7 @@ class _Paged(Decode):
         most = gr.min(self.most * page, MOST)
         self.sq, self.sk = self.args.sq, gr.max(gr.min(gr.index(self.lengths[self.b], *INTEGERS), most), 0)
         self.gK, self.gV = (t[:, :, self.kh, :].tile([1, self.rows, self.a.depth]) for t in (self.K, self.V))
-        self.ahead = self.d.stages + 1  # the table is read for so many steps at a time
+        self.ahead = self.d.stages + 1  # for how many steps the table is read at a time
         self.entries = gr.alloc("entries", [self.ahead, self.boxes], gr.i32, gr.SH)
         self.seen = Seen(self.sq, self.sk, self.left, self.right)
 

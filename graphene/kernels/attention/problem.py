@@ -105,7 +105,7 @@ class AttentionArguments:
     """The declarations of a kernel of attention: its sizes, and tensors of any strides.
 
     Tensors are (batch, seq, heads, D), or (total, heads, D) if sequences are packed. `keys`: the number of keys is a
-    multiple of it. `fewest_keys`: there are at least so many.
+    multiple of it. `fewest_keys`: the least number of keys that there are.
     """
 
     def __init__(self, a: Attention, keys: int = 1, fewest_keys: int = 0) -> None:

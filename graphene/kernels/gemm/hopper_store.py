@@ -260,7 +260,7 @@ class Store:
         else:
             gr.barrier(on=self.mine)
             width = self.result.align_bytes
-            few = 2 if self.h.held > 160 else 0  # beside so many sums there is room for a few
+            few = 2 if self.h.held > 160 else 0  # beside more sums there is room for a few
             copy_lines(to, held, self.mine, width, (access("ld.shared", width), access("st.global", width)), few)
 
     def end(self) -> None:

@@ -171,7 +171,7 @@ def product_sm90(product: Product, tiles: Callable[[Hopper, Declared], Grid] | N
             if join is not None:
                 join.declare(mine)
 
-            def release(back: int) -> None:  # a stage that was read so many steps ago
+            def release(back: int) -> None:  # a stage that was read `back` steps ago
                 with gr.only(mine.elect()):
                     for all_of in mates.told:
                         empty[(get.index + (STAGES - back)) % STAGES].arrive(at=all_of)
