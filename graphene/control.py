@@ -314,13 +314,13 @@ def index(x: Tensor | Expression, min: IntLike, max: IntLike, multiple_of: int =
     found = _core.record_index(
         read, least if isinstance(min, IntExpr) else min, most if isinstance(max, IntExpr) else max, multiple_of
     )
-    # A scalar whose fact is the bound: it costs nothing on a GPU, which does not use it.
-    value = found
+    # A scalar whose fact is the bound, named after what is read. It costs nothing on a GPU, which does not use it.
+    value, name = found, x.name or "read" if isinstance(x, Tensor) else "read"
     if isinstance(min, IntExpr):
-        scalar(_core.unique_name("above_min"), value - min)
+        scalar(_core.unique_name(f"{name}_above_min"), value - min)
         found = _sym.max(found, min)
     if isinstance(max, IntExpr):
-        scalar(_core.unique_name("below_max"), max - value)
+        scalar(_core.unique_name(f"{name}_below_max"), max - value)
         found = _sym.min(found, max)
     return found
 

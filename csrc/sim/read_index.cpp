@@ -1,6 +1,7 @@
 // Integers read from data (gr.index): what the registers of the active lanes hold, within the facts of the variable.
 #include <algorithm>
 #include <bit>
+#include <optional>
 
 #include "sim/ghost.h"
 #include "sim/interp.h"
@@ -24,6 +25,29 @@ std::string facts_text(const sym::VarInfo& f) {
   std::string s = std::to_string(f.min) + " to " + (f.max == sym::kMaxInt ? "any" : std::to_string(f.max));
   if (f.multiple_of != 1) s += ", a multiple of " + std::to_string(f.multiple_of);
   return s;
+}
+
+// What a scalar of 0 or more that is declared once says of the one integer of data in its value: N - index - 1 says
+// that index is at most N - 1. gr.index states its bounds of sizes so.
+struct Bound {
+  Expr index;
+  bool upper = true;
+  Expr limit;
+};
+
+std::optional<Bound> bound_of_data(const sym::VarInfo& facts, const ir::Stmt* origin) {
+  const auto* s = origin != nullptr ? origin->as<ir::ScalarStmt>() : nullptr;
+  if (s == nullptr || !s->declare || facts.min != 0 || facts.max != sym::kMaxInt || facts.multiple_of != 1) return {};
+  const auto is_data = [](const sym::VarInfo& v) { return v.kind == sym::VarKind::Data; };
+  for (const Expr& v : sym::free_vars(s->value)) {
+    if (!is_data(v.var())) continue;
+    const auto without = [&](const Expr& e) {
+      return !sym::depends_on(e, [&](const sym::VarInfo& o) { return &o == &v.var(); });
+    };
+    if (const Expr limit = s->value + v; without(limit)) return Bound{v, true, limit};
+    if (const Expr limit = v - s->value; without(limit)) return Bound{v, false, limit};
+  }
+  return {};
 }
 
 }  // namespace
@@ -82,10 +106,22 @@ void Interpreter::check_facts(const Warp& w, const SetCode& set, const ir::Stmt*
     Diagnostic p;
     p.code = Code::SIM_FACT;
     p.where = origin != nullptr ? origin->loc : SourceLoc{};
-    p.message = "a value of the scalar " + facts.name + " breaks its facts";
     p.ir.push_back(statement_text(origin));
-    p.details = {"want: " + facts_text(facts), "got: " + std::to_string(v), "in: " + thread_text(w, lane)};
-    p.fix = "assign values that keep them, or declare other facts: gr.scalar(..., min=, max=, multiple_of=)";
+    if (const auto bound = bound_of_data(facts, origin)) {
+      const std::int64_t read = plans().at_lane(code_.plans->compile(bound->index), w.ints, lane);
+      const std::int64_t limit = bound->upper ? v + read : read - v;
+      const std::string text = bound->limit.str();
+      p.message = "an index read from data breaks its facts";
+      p.details = {"want: " + bound->index.str() + (bound->upper ? " <= " : " >= ") + text +
+                       (bound->limit.is_const() ? "" : ", which is " + std::to_string(limit)),
+                   "got: " + std::to_string(read)};
+      p.fix = "pass data that keeps them, or declare other facts";
+    } else {
+      p.message = "a value of the scalar " + facts.name + " breaks its facts";
+      p.details = {"want: " + facts_text(facts), "got: " + std::to_string(v)};
+      p.fix = "assign values that keep them, or declare other facts: gr.scalar(..., min=, max=, multiple_of=)";
+    }
+    p.details.push_back("in: " + thread_text(w, lane));
     throw Error(std::move(p));
   }
 }

@@ -211,7 +211,14 @@ def test_bounds_of_sizes() -> None:
     x, y = np.arange(12, dtype=np.float32), np.zeros(3, np.float32)
     kernel(x, np.array([6, 11, 9], np.int32), y)
     assert y.tolist() == [6, 11, 9]
-    for wrong, scalar in ((12, "below_max"), (5, "above_min")):
-        with pytest.raises(gr.SimulationError, match=rf"a value of the scalar {scalar}\S* breaks its facts") as e:
+    for wrong, scalar, want in (
+        (12, "at_below_max", "index <= N - 1, which is 11"),
+        (5, "at_above_min", "index >= N//2, which is 6"),
+    ):
+        with pytest.raises(gr.SimulationError, match="an index read from data breaks its facts") as e:
             kernel(x, np.array([6, wrong, 9], np.int32), y)
         assert e.value.code == "SIM_FACT"
+        told = str(e.value)
+        assert f"want: {want}\n  got: {wrong}\n  in: thread 1 " in told
+        assert f"scalar {scalar}" in told
+        assert __file__.rpartition("/")[2] in told
