@@ -9,6 +9,7 @@ pytest.importorskip("transformers", reason="pip install 'graphene-ir[transformer
 
 import networks  # noqa: E402
 from surroundings import ALL, HALF, by_definition, everywhere, states  # noqa: E402, F401
+from transformers import BertModel, PreTrainedModel  # noqa: E402
 
 import graphene.integrations.transformers as integration  # noqa: E402
 from graphene.integrations.transformers import _measure, _modules, _packing  # noqa: E402
@@ -17,11 +18,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::graphene.ops.CpuWarning")
 
 
 def test_packing_keeps_masks_of_any_form(calls) -> None:
-    """Padding on either side and in between, and sequences without any token."""
+    """Padding behind the tokens and between them."""
     ids = networks.batch()["input_ids"]
     for mask in (
-        [[1] * 11, [0, 0, 1, 1, 0, 1, 1, 1, 0, 1, 0], [0] * 9 + [1] * 2],
-        [[1] * 4 + [0] * 7, [0] * 11, [1] * 11],
+        [[1] * 11, [1, 0, 1, 1, 0, 1, 1, 1, 0, 1, 0], [1] + [0] * 8 + [1] * 2],
+        [[1] * 4 + [0] * 7, [1] + [0] * 10, [1] * 11],
     ):
         seen = torch.tensor(mask)
         inputs = {"input_ids": ids, "attention_mask": seen}
@@ -32,6 +33,80 @@ def test_packing_keeps_masks_of_any_form(calls) -> None:
         assert calls["attention_varlen"] == 2
         torch.testing.assert_close(got[seen.bool()], want[seen.bool()], rtol=1e-4, atol=1e-5)
         assert not got[~seen.bool()].any()
+
+
+@pytest.mark.parametrize(
+    "mask", [[[0] * 9 + [1] * 2, [1] * 11, [0] + [1] * 10], [[1] * 4 + [0] * 7, [0] * 11, [1] * 11]]
+)
+def test_position_0_is_eagers_whatever_stands_there(mask, calls) -> None:
+    """Heads of classifiers read it, of padding on the left, too."""
+    inputs = {"input_ids": networks.batch()["input_ids"], "attention_mask": torch.tensor(mask)}
+    model = networks.network("bert", "eager")
+    there = [row for row, m in enumerate(mask) if any(m)]  # of no token eager makes the mean of all keys
+    with torch.no_grad():
+        want = model(**inputs).pooler_output
+        got = everywhere(model)(**inputs).pooler_output
+    assert "attention_varlen" not in calls
+    torch.testing.assert_close(got[there], want[there], rtol=1e-4, atol=1e-5)
+
+
+class Pooled(PreTrainedModel):
+    """A head that reads positions of an encoder's result, whether they are padding or not."""
+
+    def __init__(self, config, read) -> None:
+        super().__init__(config)
+        self.bert, self.read = BertModel(config, add_pooling_layer=False), read
+        self.post_init()
+
+    def forward(self, input_ids, attention_mask=None):
+        return (self.read(self.bert(input_ids, attention_mask=attention_mask)[0], attention_mask),)
+
+
+READ = {
+    "first": (lambda x, mask: x[:, 0], True),
+    "each": (lambda x, mask: x * 2, True),
+    "mean of tokens": (lambda x, mask: (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True), True),
+    "last": (lambda x, mask: x[:, -1], False),
+    "mean": (lambda x, mask: x.mean(1), False),
+    "scores of positions": (lambda x, mask: x.sum(-1), False),
+    "next to it": (lambda x, mask: x.roll(1, 1), False),
+}
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", READ)
+def test_a_head_that_reads_padding_gets_eagers(name, training, calls) -> None:
+    read, packs = READ[name]
+    torch.manual_seed(0)
+    quiet = {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0}
+    model = Pooled(networks.config("bert", **quiet), read).train(training)
+    inputs = networks.batch([11, 4, 7])
+    with torch.no_grad():
+        want = model(**inputs)[0]
+        everywhere(model)
+        assert all(m.training is training for m in model.modules())
+        calls.clear()
+        got = model(**inputs)[0]
+    rows = [r for r in integration.accelerated(model).rows if "padded" in r.where]
+    assert [r.now for r in rows] == ["packed inside" if packs else "left"]
+    assert ("attention_varlen" in calls) is packs
+    if not packs:
+        assert rows[0].why == "Pooled reads padded positions for its result"
+    seen = inputs["attention_mask"].bool() if name == "each" else ...
+    torch.testing.assert_close(got[seen], want[seen], rtol=1e-4, atol=1e-5)
+
+
+def test_a_head_that_cannot_be_tried_gets_eagers() -> None:
+    def fails(x, mask):
+        raise KeyError("more inputs")
+
+    model = everywhere(Pooled(networks.config("bert"), fails))
+    why = [r.why for r in integration.accelerated(model).rows if "padded" in r.where]
+    assert why == ["Pooled was not tried on padded positions: KeyError"]
+    hooked = Pooled(networks.config("bert"), lambda x, mask: x)
+    hooked.register_forward_hook(lambda m, a, out: (out[0].mean(1),))
+    why = [r.why for r in integration.accelerated(everywhere(hooked)).rows if "padded" in r.where]
+    assert why == ["Pooled has hooks: whether it reads padded positions was not tried"]
 
 
 def test_packing_waits_for_a_gain(calls, monkeypatch) -> None:

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from transformers.generation.utils import GenerationMixin
 
 from graphene import _core
-from graphene.integrations.transformers import _generate, _heads, _interface, _left, _measure, _packing
+from graphene.integrations.transformers import _generate, _heads, _interface, _left, _measure, _packing, _padding
 from graphene.integrations.transformers._fused import BORDERS, HALF, LINEAR, Helpers, Joined, Rules, join
 from graphene.integrations.transformers._modules import activation_of, kind_of, norm_of
 from graphene.integrations.transformers._rewrite import Site, rewrite
@@ -111,8 +111,9 @@ def accelerate(model: Any, *, only_faster: bool = True, pack: bool = True, show:
     model: a transformers model, or a module that contains some. Attention becomes "graphene". Norms, sums before norms,
     activations after linear layers and gated products become one kernel each if that is faster. This is measured in the
     call, if the model is on a GPU in fp16 or bf16. Padded batches are packed inside encoders (``pack``), whose outputs
-    at padded positions are then zero. Parameters and the keys of the state dict stay. ``show`` prints a table of what
-    was replaced and what was left, and why; the table stays with the model as ``accelerated(model)``.
+    at padded positions are then zero, unless the model reads them. Parameters and the keys of the state dict stay.
+    ``show`` prints a table of what was replaced and what was left, and why; the table stays with the model as
+    ``accelerated(model)``.
     ``only_faster=False`` takes Graphene's operators everywhere, on CPU tensors too, for tests. ``restore`` undoes the
     call.
 
@@ -127,8 +128,9 @@ def accelerate(model: Any, *, only_faster: bool = True, pack: bool = True, show:
     record = Record(Rules(everything=not only_faster), model=weakref.ref(model))
     object.__setattr__(model, RECORD, record)
     try:
+        shown = _shown(model) if pack else {}
         _attentions(model, record)
-        _Accelerator(record, pack).run(model)
+        _Accelerator(record, pack, shown).run(model)
     except BaseException:
         restore(model)
         raise
@@ -136,6 +138,16 @@ def accelerate(model: Any, *, only_faster: bool = True, pack: bool = True, show:
         _say_what_is_left(model, record)
         print(record)
     return model
+
+
+def _row_by_row(module: Any) -> bool:
+    """Whether a module computes each row by itself: a norm or an activation."""
+    return norm_of(module) is not None or activation_of(module) is not None
+
+
+def _shown(model: Any) -> dict[int, str | None]:
+    """Why packing an encoder would show, by its id. Models are tried as they are, before their parts change."""
+    return {id(m): _padding.why_not(model, m) for m in model.modules() if _packing.why_not(m, _row_by_row) is None}
 
 
 def _say_what_is_left(model: Any, record: Record) -> None:
@@ -231,8 +243,8 @@ def _record_of(module: Any) -> Record | None:
 
 
 class _Accelerator:
-    def __init__(self, record: Record, pack: bool) -> None:
-        self.record, self.rules, self.pack = record, record.rules, pack
+    def __init__(self, record: Record, pack: bool, shown: dict[int, str | None]) -> None:
+        self.record, self.rules, self.pack, self.shown = record, record.rules, pack, shown
         self.norms: dict[type, str] = {}
         self.helpers = Helpers(self.rules, self.norms, activation_of)
         self.classes: dict[Any, Any] = {}
@@ -415,13 +427,13 @@ class _Accelerator:
 
     def encoder(self, module: Any) -> bool:
         """Packs padded batches inside an encoder, or says why not; False for a module that is not an encoder."""
-        why = _packing.why_not(module, lambda m: norm_of(m) is not None or activation_of(m) is not None)
+        why = _packing.why_not(module, _row_by_row)
         if why == "":
             return False
         original, always, loaded = type(module), self.rules.everything, self.loaded
         where = f"{original.__name__}: padded batches"
-        if why is None and not self.pack:
-            why = "pack=False"
+        if why is None:
+            why = self.shown[id(module)] if self.pack else "pack=False"
         if why is not None:
             self.note(where, "left", why)
             return True

@@ -153,10 +153,14 @@ def facts_of(mask: Any) -> MaskFacts | None:
 
 
 class Tokens(NamedTuple):
-    """How many keys of each sequence are not padding: (batch,) int32 on the device, and as numbers."""
+    """How many keys of each sequence are not padding: (batch,) int32 on the device, and as numbers.
+
+    ``first``: whether the first key of every sequence is a token.
+    """
 
     lengths: Any
     each: list[int]
+    first: bool
 
 
 def tokens(padding: Any) -> Tokens:
@@ -165,7 +169,8 @@ def tokens(padding: Any) -> Tokens:
     if known is not None:
         return known
     lengths = padding.sum(-1, dtype=torch.int32)
-    return Tokens(lengths, lengths.tolist())
+    *each, first = torch.cat([lengths, padding[:, :1].all()[None].to(torch.int32)]).tolist()
+    return Tokens(lengths, each, bool(first))
 
 
 class Pattern(NamedTuple):

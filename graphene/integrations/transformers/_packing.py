@@ -98,7 +98,9 @@ def pack(module: Any, always: bool, hidden: Any, mask: Any, args: tuple[Any, ...
         or kwargs.get("output_hidden_states")
     ):
         return None
-    lengths, each = tokens(mask)
+    lengths, each, first = tokens(mask)
+    if not first:  # heads read position 0, whatever stands there
+        return None
     total, count = sum(each), mask.numel()
     if not always and count - total < max(SAVED_ROWS, SAVED_PART * count):
         return None
