@@ -81,6 +81,10 @@ def row_scan(threads: int = 256) -> gr.Kernel:
     return kernel
 
 
+# Kinds of data without infinities and NaN.
+FINITE = ("normal", "positive", "rising", "falling", "constant", "whole", "tiny", "large", "spike", "uneven")
+
+
 def dequantized(x: Any, w: Any, scales: Any, **_: Any) -> dict[str, Any]:
     nibbles = np.asarray(w, np.uint32)[..., None] >> np.arange(0, 32, 4, dtype=np.uint32) & 15
     q = (nibbles.astype(np.float64) - 8).reshape(len(w), scales.shape[1], -1) * scales[..., None]
@@ -88,9 +92,9 @@ def dequantized(x: Any, w: Any, scales: Any, **_: Any) -> dict[str, Any]:
 
 
 def int4_product(rows: int = 1, group: int = 128, warps: int = 4) -> gr.Kernel:
-    """Y = x @ ((w - 8) * scales).T for few rows; w: eight numbers a word, (N, K / 8); scales: (N, K / group)."""
+    """Y = x @ ((w - 8) * scales).T for few rows; w: eight numbers a word, (N, K / 8); finite scales, (N, K / group)."""
     N, K = gr.sym("N"), gr.sym("K", multiple_of=group, min=group)
-    with gr.Kernel("int4_product", means=dequantized) as kernel:
+    with gr.Kernel("int4_product", means=dequantized, arguments=gr.Arguments(kinds=FINITE)) as kernel:
         x, y = gr.input("x", [rows, K], gr.fp16, align_bytes=16), gr.output("y", [rows, N], gr.fp16)
         w, scales = gr.input("w", [N, K // 8], gr.u32, align_bytes=16), gr.input("scales", [N, K // group], gr.fp16)
         (b,), warp = gr.blocks(gr.ceil_div(N, warps)).indices(), gr.threads(32 * warps).tile(32)
@@ -187,9 +191,6 @@ def top_of(x: Any, values: Any, **_: Any) -> dict[str, Any]:
     return {"values": np.take_along_axis(x, largest, 1), "columns": largest}
 
 
-FINITE = ("normal", "positive", "rising", "falling", "constant", "whole", "tiny", "large", "spike", "uneven")
-
-
 def top_k(k: int = 8, threads: int = 128, per: int = 8) -> gr.Kernel:
     """The k largest of each row, in order, and their columns; x: finite, (M, N), N from k to threads * per."""
     M, N = gr.sym("M"), gr.sym("N", min=k, max=threads * per)
@@ -203,7 +204,7 @@ def top_k(k: int = 8, threads: int = 128, per: int = 8) -> gr.Kernel:
             best, at = gr.let("best", own[0]), gr.let("at", t, gr.i32)
             for i in range(1, per):
                 at[...] = gr.where(own[i] > best, t + i * threads, at)
-                best[...] = gr.max(own[i], best)
+                best[...] = gr.where(own[i] > best, own[i], best)
             gr.allarg("max", best, at, on=block)
             for i in range(per):
                 own[i][...] = gr.where(at == t + i * threads, -gr.inf, own[i])

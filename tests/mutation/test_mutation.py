@@ -30,6 +30,12 @@ def prepared(name: str) -> tuple[Case, list[TextMutant]]:
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_the_kernel_itself_keeps_its_promise(name: str) -> None:
+    """Of a kernel that does not, every mutant is told."""
+    assert not prepared(name)[0].kernel.check().errors
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_a_sample_of_mutants_is_told(name: str) -> None:
     case, found = prepared(name)
     offset = zlib.crc32(name.encode()) % max(len(found) // SAMPLE, 1)  # not the same operators everywhere
