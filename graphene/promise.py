@@ -41,8 +41,8 @@ class Arguments:
     for ``gr.inputs``) and numbers by name. ``args.draw(shape)`` gives data of the call's kind, ``args.kind`` its name,
     and ``args.sizes`` the sizes. ``sizes(s)`` changes drawn sizes and integer parameters, a dict by name, in place, for
     those that follow from others. ``values``: numbers to draw from, by the name of a symbol, a size, a scalar or a
-    tensor of integers. ``kinds``: the kinds of data that the promise covers, of ``graphene.judge.data.KINDS``; by
-    default all.
+    tensor of integers; sizes that threads count are also drawn one larger than the number of these threads. ``kinds``:
+    the kinds of data that the promise covers, of ``graphene.judge.data.KINDS``; by default all.
     """
 
     prepare: Callable[[Any, Any], None] | None = None

@@ -147,9 +147,12 @@ class CallPlan:
                 others = self.numbers.candidates(n, self.facts[n], given, n in s.symbols)
                 found += [x for x in others if x not in found][:_OTHERS]
             self.domains[n] = found
+        self._usual = {n: v[-1 if len(v) > 3 else 0] for n, v in self.domains.items()}
         for n in sized:
             if n not in self.fixed and n not in self.wish.values:
                 self._as_long_as_windows(n, integers)
+            if n not in self.fixed:
+                self._more_than_lanes(n)
         self.kinds = _kinds_of(self.wish, kernel.name)
         if "body" in s.data:
             self._read = of_tensors(s, s.data["body"])
@@ -172,6 +175,15 @@ class CallPlan:
         if tile < far <= _FARTHEST and beyond > max(self.domains[n]) and self.facts[n].allow(beyond):
             self.domains[n].append(beyond)
 
+    def _more_than_lanes(self, n: str) -> None:
+        """For a size that threads count, or that is compared with a number, values of one more than these, unless there
+        are larger ones. A kernel with such a size does something else.
+        """
+        values = self.domains[n]
+        for more in sorted({by + 1 for by in self.numbers.lanes.get(n, ()) if by >= max(values)}):
+            if self.facts[n].allow(more):
+                values.append(more)
+
     def _usual_facts(self, n: str) -> Facts:
         """A symbol's facts, and of what its values are multiples where a launch's conditions ask for it."""
         facts = self.facts[n]
@@ -189,7 +201,7 @@ class CallPlan:
             if n in self.signature.symbols and n not in self.fixed and n not in self.wish.values:
                 d[n] = self.numbers.usual(n, self._usual_facts(n), values)
             else:
-                d[n] = values[-1 if len(values) > 3 else 0]
+                d[n] = self._usual[n]
         if not self._fits(d):
             d = {n: v[0] for n, v in self.domains.items()}
             self._fits(d)

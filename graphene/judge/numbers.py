@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import math
 import re
 from dataclasses import dataclass, field
@@ -27,7 +28,8 @@ _NO_VARIABLES = frozenset(("min", "max", "and", "or", "not", "if", "else"))
 _LEAST, _MOST = 2, 4096  # the divisors that matter for edges
 _LONGEST = 300  # characters of a dividend that is looked at
 _FEW = (1, 2, 3, 5)
-_FEW_BLOCKS = 16  # how many blocks are wanted where their number modulo that decides something
+_FEW_BLOCKS = 16  # the most blocks that are wanted where their number modulo that, or compared with it, decides
+_FEW_LANES = 64  # the most threads that count something, or number it is compared with, for which one more is tried
 _SCALARS_DEEP, _SPELLED_OUT = 4, 4000  # scalars whose values name scalars, and characters of an expression
 _NAME = re.compile(r"(?<![@\w])[A-Za-z_]\w*")
 _PHASE = re.compile(r"(\w+) \^ \(\w+ \+ 1\)//(\d+)")  # a ring's next phase
@@ -238,17 +240,67 @@ def threads_of(data: Mapping[str, Any]) -> int:
 
 
 def residues_of_blocks(data: Mapping[str, Any], trees: Trees, every: Iterable[str]) -> Iterator[tuple[Any, int]]:
-    """Extents of the grid whose coordinate alone is divided by a few: that number of blocks is wanted along it.
+    """Extents of the grid whose coordinate alone is divided by a few, or compared with it: that number of blocks,
+    or two more, are wanted along it.
 
     ``every``: the expressions of the text.
     """
     extents = extents_of(data)
-    texts = sorted({t for t in every if "%" in t and "@" in t})
+    texts = sorted({t for t in every if "@" in t and any(c in t for c in ("%", "min(", "max(", "<", ">", "=="))})
     for node in trees.parts(filter(None, map(trees.tree, texts))):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and isinstance(node.right, ast.Constant):
-            names, by = trees.names(node.left), node.right.value
-            if len(names) == 1 and names <= extents.keys() and isinstance(by, int) and 2 < by <= _FEW_BLOCKS:
-                yield extents[min(names)], by
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            pairs, more = [(node.left, node.right)], 0
+        else:
+            pairs, more = [(x, c) for x, c in _compared(node) if isinstance(x, ast.Name)], 2
+        for x, c in pairs:
+            names, by = trees.names(x), c.value if isinstance(c, ast.Constant) and isinstance(c.value, int) else 0
+            if len(names) == 1 and names <= extents.keys() and 2 < by + more * (by > 0) <= _FEW_BLOCKS:
+                yield extents[min(names)], by + more
+
+
+def _compared(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Both orders of two expressions that a comparison, a minimum or a maximum compares."""
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        yield from itertools.permutations((node.left, node.comparators[0]))
+    elif isinstance(node, ast.Call):
+        yield from itertools.permutations(node.args, 2)
+
+
+def counted_by_lanes(data: Mapping[str, Any], trees: Trees, every: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Symbols that threads of a group count: each compares its own number, or more, with the symbol. And symbols that
+    are compared with a number that is not much larger.
+
+    With every symbol comes the number of threads of the group, or the other number. Where there are more to count than
+    that, a kernel does something else. If a block's coordinate is added, there are more blocks instead.
+    """
+    symbols, of_blocks = {x["name"] for x in data.get("symbols", ())}, extents_of(data).keys()
+    lanes = lanes_of(data)
+    texts = sorted({t for t in every if any(c in t for c in ("min(", "max(", "<", ">", "=="))})
+    for node in trees.parts(filter(None, map(trees.tree, texts))):
+        for x, c in _compared(node):
+            if not isinstance(c, ast.Name) or c.id not in symbols:
+                continue
+            names, mine = trees.names(x), []
+            if isinstance(x, ast.Constant) and isinstance(x.value, int):
+                mine = [x.value]
+            elif isinstance(node, ast.Compare) and not names & of_blocks:
+                mine = [lanes[n] for n in names & lanes.keys()]
+            yield from ((c.id, n) for n in mine if 1 < n <= _FEW_LANES)
+
+
+def lanes_of(data: Mapping[str, Any]) -> dict[str, int]:
+    """How many values each coordinate of threads has, by its name in expressions of Python."""
+    every = statements(data.get("body", ()))
+    levels = {s["id"]: s["levels"] for s in every if s["stmt"] == "threads"}
+    block = data.get("block") or {"id": None, "levels": ()}
+    levels[block["id"]] = block["levels"]
+    found: dict[str, int] = {}
+    for s in every:
+        if s["stmt"] == "indices" and s["of"] in levels:
+            extents = [x for level in levels[s["of"]] for x in _modes(level["shape"])]
+            names = [v["name"] for level in s["vars"] for v in level]
+            found |= {plain(f"@{n}"): x for n, x in zip(names, extents, strict=False) if isinstance(x, int)}
+    return found
 
 
 _NO_EXPRESSIONS = frozenset(("name", "stmt", "atom", "means", "loc", "kind"))
@@ -345,6 +397,7 @@ class Numbers:
     indices: tuple[Facts, ...]  # of integers that are read from data
     turns: tuple[Turns, ...] = ()
     counts: dict[str, set[int]] = field(default_factory=dict)  # by symbol: what its values modulo that decide
+    lanes: dict[str, set[int]] = field(default_factory=dict)  # by symbol: how many threads count it, or a number beside
 
     def features(self, values: Mapping[str, int]) -> set[tuple[str, int, int, int, int]]:
         """The numbers of all dividends."""
@@ -408,6 +461,8 @@ class Numbers:
         for extent, by in residues:
             if extent in known:
                 counts.setdefault(extent, set()).add(by)
+        of_lanes = set(counted_by_lanes(signature.data, trees, every))
+        residues |= {(n, by + 1) for n, by in of_lanes}
         indices = []
         for s in statements(body):
             if s["stmt"] == "for" and isinstance(s["step"], int):
@@ -422,6 +477,7 @@ class Numbers:
             tuple(indices),
             turns_of(body, extents_of(signature.data)) + blocks_of(signature.data, residues) + tuple(beyond.values()),
             counts,
+            {n: {by for m, by in of_lanes if m == n} for n, _ in of_lanes},
         )
 
     def candidates(self, name: str, facts: Facts, given: Iterable[float] | None, size: bool) -> list[int]:

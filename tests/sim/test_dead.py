@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from graphene.judge.dead import unreachable
-from graphene.judge.numbers import blocks_of, residues_of_blocks, strings
+from graphene.judge.numbers import blocks_of, counted_by_lanes, residues_of_blocks, strings
 from graphene.judge.trees import Trees
 
 
@@ -53,3 +55,28 @@ def test_as_many_blocks_are_wanted_as_their_number_modulo_some_number_decides() 
     (second, eighth) = blocks_of(data, residues_of_blocks(data, Trees(), strings(data)))
     assert (second.least, eighth.least) == (2, 8)
     assert [m for m in (1, 2, 7, 8) if eighth.repeats({"M": m})] == [8]
+
+
+def test_more_blocks_are_wanted_than_a_number_that_theirs_is_compared_with() -> None:
+    """The number of block 5 is the first one that min(b, 4) changes."""
+    data = branches("min(@b, 4) == @t")
+    (second, sixth) = blocks_of(data, residues_of_blocks(data, Trees(), strings(data)))
+    assert (second.least, sixth.least) == (2, 6)
+
+
+@pytest.mark.parametrize("condition", ["before + 2*@lane < batch", "32 < batch", "min(batch, 32) == 1"])
+def test_one_more_is_counted_than_threads_count_or_than_a_number_says(condition: str) -> None:
+    data = branches(condition)
+    data["symbols"] = [{"name": "batch"}]
+    data["body"][:0] = [{"stmt": "threads", "id": 3, "levels": [{"shape": 32}]},
+                        {"stmt": "indices", "of": 3, "vars": [[{"name": "lane"}]]}]  # fmt: skip
+    assert set(counted_by_lanes(data, Trees(), strings(data))) == {("batch", 32)}
+
+
+@pytest.mark.parametrize("condition", ["@b*32 + @lane < batch", "1 < batch", "2000 < batch", "32 < batch//8"])
+def test_blocks_count_more_than_threads(condition: str) -> None:
+    data = branches(condition)
+    data["symbols"] = [{"name": "batch"}]
+    data["body"][:0] = [{"stmt": "threads", "id": 3, "levels": [{"shape": 32}]},
+                        {"stmt": "indices", "of": 3, "vars": [[{"name": "lane"}]]}]  # fmt: skip
+    assert not set(counted_by_lanes(data, Trees(), strings(data)))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 FINITE = ("normal", "positive", "rising", "falling", "constant", "whole", "tiny", "large", "spike",
           "uneven")  # fmt: skip
+_MOST_TILED = 8  # packed sequences are as long as tiles if they then have at most this many times the rows of all
 MOST_WIDE = 160  # keys before a query, for which checks need sizes of their own
 SIZES = {  # sizes that no tile divides; the last ones are the usual
     "batch": (1, 2, 3), "kv_heads": (1, 2, 3), "splits": (1, 2, 35, 5, 3), "pages": (7, 5, 12), "most": (2, 1, 3, 24),
@@ -148,6 +149,8 @@ def starts(args: Any, rng: Any, block: int = 0, tile: int = 0) -> None:
             at[0], at[-1] = rng.integers(few + 1), total - rng.integers(few + 1)
             at = np.clip(at, at[0], at[-1])
         unit = block if name == "starts_q" else tile
+        if unit * (len(at) - 1) > _MOST_TILED * total:
+            unit = 0  # long sequences would leave nothing to the last of many
         for i in range(1, len(at) if unit else 0):
             length = at[i] - at[i - 1]
             if rng.integers(2):
