@@ -22,6 +22,7 @@ _LOW = ("normal", "constant", "whole", "tiny")  # kinds in which integers are of
 _HIGH = ("large", "peak", "spike")  # in which they are large
 _NEGATIVE = ("falling", "cold", "pit")  # in which they are negative, or of either sign
 _COLDEST = -2.0e9  # of elements of wide types: below -1e9, which masks hold
+_FAR = -1500.0  # of fp16, which then has whole numbers alone
 _HIGHEST = 1.0e6  # beyond all of fp16, and small enough for products of several
 
 
@@ -70,8 +71,11 @@ def draw(kind: str, shape: tuple[int, ...], rng: Any, wide: bool = False) -> Any
         low, apart = -62000.0, 200.0
         if turn % 2:  # few digits are left between such elements, or they are next to fp16's least number
             low, apart = (low, 1.0) if wide else (-65440.0, 20.0)
-        deep, spread = (np.choose(which, [x, y if wide else x, z])[:, None]
-                        for x, y, z in ((-200.0, _COLDEST, low), (1.0, -_COLDEST / 10, apart)))  # fmt: skip
+        # Of narrow types some rows lie far from zero, and yet close to each other: multiplied by anything but a power
+        # of two, their elements lose digits of their distances.
+        deep, spread = (np.choose(which, [x, y, z])[:, None]
+                        for x, y, z in ((-200.0, _COLDEST if wide else _FAR, low),
+                                        (1.0, -_COLDEST / 10 if wide else 3.0, apart)))  # fmt: skip
         rows[...] = rows * spread + deep
     elif kind in ("peak", "pit"):  # one element a row, at an edge or anywhere
         at = np.choose((r + turn) % 3, [np.zeros_like(r), np.full_like(r, n - 1), ((r + turn) * 5) % n])
@@ -83,6 +87,7 @@ def draw(kind: str, shape: tuple[int, ...], rng: Any, wide: bool = False) -> Any
         at = np.choose((r // 2 + r // 6 + place) % 3, [0, n - 1, n // 2])  # each of them at each place
         rows[what == 2] = -np.inf
         rows[what == 4] -= 200
+        rows[what == 5] = np.where(np.arange(n) // max(n // 8, 1) == place * 3, rows[what == 5] - 200, -np.inf)  # a few
         for i, value in enumerate((-np.inf, np.nan, None, np.inf)):
             if value is not None:
                 rows[what == i, at[what == i]] = value
