@@ -88,6 +88,9 @@ def sigmoid(x: Any) -> Any:
     return gr.rcp(1 + gr.exp2(x * -LOG2_E, ftz=True), ftz=True)
 
 
+@gr.approximately(
+    FORMULAS["silu"], absolute=lambda x: SUBNORMAL * _size(x), relative=lambda x: 2.0**-20 * (1 + _size(x))
+)
 def silu(x: Any) -> Any:
     """X * sigmoid(x), the swish function, with the error of sigmoid."""
     return x * sigmoid(x)
