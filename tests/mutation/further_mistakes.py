@@ -15,7 +15,8 @@ from attention_mistakes import read
 from hopper_mistakes import BUILD as HOPPER
 from hopper_mistakes import _gemm, _mlp
 from product_mistakes import BUILD as PRODUCTS
-from product_mistakes import Mistake, told
+from product_mistakes import Mistake, _norm, told
+from product_mistakes import _gemm as _gemm_sm80
 
 import graphene as gr
 
@@ -114,8 +115,26 @@ def _weights(**options: Any) -> Callable[[Any], gr.Kernel]:
     return build
 
 
+def _silu(k: Any) -> gr.Kernel:
+    act = _of("epilogues").ACTIVATIONS["silu"]
+    kernel: gr.Kernel = k.elementwise_kernel(act, k.ElementwiseConfig((gr.fp32,), gr.fp32, (False,), 32, 1, 2))
+    return kernel
+
+
 BUILD: dict[str, Callable[[Any], gr.Kernel]] = PRODUCTS | HOPPER
 BUILD |= {
+    "silu of fp32": _silu,
+    "log softmax": lambda k: _of("rows.softmax").log_softmax_kernel(k.SoftmaxConfig(k.RowTile(250, 32, 8, 2))),
+    "log softmax of columns": lambda k: _of("rows.softmax").log_softmax_columns_kernel(
+        k.SoftmaxColumnsConfig(rows=4)
+    ),
+    "rmsnorm, sums": _norm("rmsnorm_kernel", residual=True, write_sum=True),
+    "norm_columns of fp32": lambda k: k.norm_columns_kernel(k.NormColumnsConfig(dtype=gr.fp32, rows=4)),
+    "product of batches": _gemm_sm80(batched=True),
+    "weights of a cluster": _weights(zeros=True, group=64, tokens=2, warps=(1, 1), cluster=2),
+    "weights of two warps": _weights(zeros=True, group=64, tokens=2, warps=(2, 1)),
+    "paged, long pages": _decode(32, {"right": True, "alike": True}, True, BM=16, BN=16, WARPS=1, stages=2, split=True,
+                                 page=32),
     "groups": _grouped(b_as_nk=True),
     "groups of k": _grouped(along_k=True),
     "groups90": _grouped(tile=(64, 16, 64), warps=(4, 1), stages=2, kernel="gemm_sm90", panel=2),

@@ -6,6 +6,7 @@ from typing import Any
 
 import planned_mistakes
 import pytest
+from attention_mistakes import MISTAKES as ATTENTION_MISTAKES
 from further_mistakes import BUILD, MISTAKES
 from hopper_mistakes import BUILD as HOPPER_BUILD
 from hopper_mistakes import MISTAKES as HOPPER_MISTAKES
@@ -19,6 +20,7 @@ import graphene as gr
 def test_every_line_that_a_mistake_changes_stands_once() -> None:
     planted = [*MISTAKES, *HOPPER_MISTAKES, *PRODUCT_MISTAKES]
     assert [str(m) for m in planted if path_of(m.file).read_text().count(m.before) != 1] == []
+    assert [m.name for m in ATTENTION_MISTAKES if m.text not in path_of(m.file).read_text()] == []
 
 
 @pytest.mark.parametrize("build", [BUILD, HOPPER_BUILD, PRODUCT_BUILD], ids=["further", "hopper", "product"])
@@ -45,6 +47,13 @@ def test_a_planted_mistake_is_told(mistake: Mistake) -> None:
         ("lines", "gr.where(old == old, old, 0)"),  # of several tensors one alone is not a number
         ("softmax in parts", "-65000"),  # rows next to fp16's least number
         ("gelu16", "* 1.05"),  # the last power of a function that is small where 1 + erf(x) has lost its digits
+        ("f90 packed", "self.batch > 2 * LANES"),  # more sequences than lanes count
+        (
+            "softmax",
+            "most * math.log2(math.e), ftz=True)",
+        ),  # numbers beside which products lose the digits of distances
+        ("entropy", "_power(base.values[e] - whole)"),  # all of a thread's share is -inf, and the rest far below zero
+        ("gemm_reduce", "gr.min(z, 4)"),  # more blocks than usual
         ("k90", "self.done.value > 1"),  # blocks that stand in the text but not in the grid have no second tile
     ],
 )

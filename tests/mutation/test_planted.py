@@ -36,9 +36,10 @@ def test_mistakes_are_told(mistake: Mistake) -> None:
         ("(shift + keys - 2 - self.right, BM)", "keys"),
         ("(shift + keys - 2 - self.right, BM)", "keys, window"),
         ("gr.max(self.left, 0)", "forward, window"),  # a window that begins behind the query
+        ("gr.min(splits, 64), start=lane", "combine"),  # more parts than a number that stands in the text
     ],
 )
-def test_a_mistake_at_the_end_of_a_window_is_told(instead: str, kernel: str) -> None:
+def test_a_mistake_at_an_end_is_told(instead: str, kernel: str) -> None:
     (mistake,) = (m for m in MISTAKES if instead in m.instead)
     assert told(mistake._replace(kernel=kernel)), mistake
 
