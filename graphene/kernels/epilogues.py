@@ -92,7 +92,7 @@ def sigmoid(x: Any) -> Any:
     FORMULAS["silu"], absolute=lambda x: SUBNORMAL * _size(x), relative=lambda x: 2.0**-20 * (1 + _size(x))
 )
 def silu(x: Any) -> Any:
-    """X * sigmoid(x), the swish function, with the error of sigmoid."""
+    """The product x * sigmoid(x), the swish function, with the error of sigmoid."""
     return x * sigmoid(x)
 
 

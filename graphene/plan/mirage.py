@@ -92,29 +92,29 @@ class _Operators:
         return self._add(kind, [a, b], [max(x, y) for x, y in zip(a.dims, b.dims, strict=True)])
 
     def matmul(self, A: Any, B: Any) -> Any:
-        """A @ B of the last two dimensions. Raises VerifyError PLAN_GRAPH for sizes that do not multiply."""
+        """The product of the last two dimensions. Raises VerifyError PLAN_GRAPH for sizes that do not multiply."""
         if len(A.dims) != len(B.dims) or A.dims[:-2] != B.dims[:-2] or A.dims[-1] != B.dims[-2]:
             refuse("matmul of tensors whose sizes do not multiply", f"got: {A.dims} and {B.dims}")
         return self._add("matmul", [A, B], [*A.dims[:-1], B.dims[-1]])
 
     def add(self, A: Any, B: Any) -> Any:
-        """A + B; dimensions of one element broadcast."""
+        """The sum a + b; dimensions of one element broadcast."""
         return self._pointwise("add", A, B)
 
     def mul(self, A: Any, B: Any) -> Any:
-        """A * B; dimensions of one element broadcast."""
+        """The product a * b; dimensions of one element broadcast."""
         return self._pointwise("mul", A, B)
 
     def div(self, A: Any, B: Any) -> Any:
-        """A / B; dimensions of one element broadcast."""
+        """The quotient a / b; dimensions of one element broadcast."""
         return self._pointwise("div", A, B)
 
     def exp(self, A: Any) -> Any:
-        """E to the power of each element."""
+        """The number e to the power of each element."""
         return self._add("exp", [A], A.dims)
 
     def silu(self, A: Any) -> Any:
-        """X * sigmoid(x)."""
+        """The product x * sigmoid(x)."""
         return self._add("silu", [A], A.dims)
 
     def gelu(self, A: Any) -> Any:
@@ -126,7 +126,7 @@ class _Operators:
         return self._add("relu", [A], A.dims)
 
     def square(self, A: Any) -> Any:
-        """X * x."""
+        """The square x * x."""
         return self._add("square", [A], A.dims)
 
     def sqrt(self, A: Any) -> Any:
@@ -134,7 +134,7 @@ class _Operators:
         return self._add("sqrt", [A], A.dims)
 
     def rms_norm(self, A: Any, normalized_shape: Sequence[int] = ()) -> Any:
-        """X / sqrt(mean(x^2)) along the last dimension."""
+        """The quotient x / sqrt(mean(x^2)) along the last dimension."""
         if normalized_shape and tuple(normalized_shape) != A.dims[-1:]:
             refuse(
                 "rms_norm along something else than the last dimension", f"got: {tuple(normalized_shape)} of {A.dims}"

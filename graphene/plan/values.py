@@ -206,7 +206,7 @@ def binary(op: str, x: Any, y: Any) -> Value:
 
 
 def where(condition: Any, x: Any, y: Any) -> Value:
-    """X where the condition (a comparison of values) holds, else y."""
+    """The value x where the condition (a comparison of values) holds, else y."""
     args = [as_value(v) for v in (condition, x, y)]
     if args[0].op not in ("lt", "le", "eq"):
         refuse("a condition is a comparison of values", f"got: {args[0]!r}")

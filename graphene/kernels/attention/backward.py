@@ -81,7 +81,7 @@ class BackwardConfig:
 
 
 def attention_keys_gradient_kernel(c: BackwardConfig) -> gr.Kernel:
-    """DK and dV.
+    """The gradients dK and dV.
 
     Arguments: G = dO, which lies like Q of ``attention_forward_kernel``; delta, LSE and, with a bias, rest (batch,
     heads, sq) in fp32; Q, K, V and the arguments after them of that kernel; dK and dV, which lie like K; that kernel's

@@ -88,7 +88,7 @@ class GradientSm90:
 
 
 def attention_gradient_sm90(c: GradientSm90) -> gr.Kernel:
-    """DK, dV, and dQ / scale as parts of `sums`, which may hold anything before.
+    """The gradients dK, dV, and dQ / scale as parts of `sums`, which may hold anything before.
 
     Arguments: G = dO, which lies like Q of ``attention_forward_kernel``; rows (batch, heads, tiles of queries,
     2 ``QUERIES``) in fp32, which ``attention_rows_kernel`` makes; Q, K, V of that kernel; dK and dV, which lie like K;

@@ -12,7 +12,7 @@ from graphene.kernels.attention.reference import delta as of_rows
 
 
 def attention_delta_kernel(what: Attention, lse: bool = False) -> gr.Kernel:
-    """Delta = rowsum(G * wide) - gL, in fp32.
+    """The number delta = rowsum(G * wide) - gL, in fp32.
 
     Arguments: G, which lies like Q of ``attention_forward_kernel``; wide, that kernel's O in fp32; with `lse` gL
     (batch, heads, sq) in fp32; delta of the same shape, which is (heads, total) for packed sequences. A row has one

@@ -107,7 +107,7 @@ def saved_tiles(a: Attention, args: AttentionArguments, kind: Any) -> gr.Tensor:
 
 
 def attention_keys_gradient_sm90(c: KeysSm90) -> gr.Kernel:
-    """DK and dV of some heads of keys, and dS of their queries in the work space; other heads are left alone.
+    """The gradients dK and dV of some heads of keys, and dS of their queries in the work space; others are left alone.
 
     Arguments: G = dO, which lies like Q of ``attention_forward_kernel``; rows (batch, heads, tiles of queries, 2 x 64)
     in fp32, which ``attention_rows_kernel`` makes; Q, K, V of that kernel; saved (``saved_tiles``); dK and dV, which

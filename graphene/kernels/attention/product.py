@@ -38,7 +38,7 @@ class ProductConfig:
 
 
 def attention_queries_product_kernel(c: ProductConfig) -> gr.Kernel:
-    """DQ = scale * dS K.
+    """The gradient dQ = scale * dS K.
 
     Arguments: K, the saved dS, for packed sequences the places where they begin and end, dQ, scale, left, right, the
     number of the first head of keys that is saved, and for packed sequences the longest one's queries. A warp owns a

@@ -61,7 +61,7 @@ class ProductSm90:
 
 
 def attention_queries_product_sm90(c: ProductSm90) -> gr.Kernel:
-    """DQ = scale * dS K of the queries whose dS is saved; those of other heads are left alone.
+    """The gradient dQ = scale * dS K of the queries whose dS is saved; those of other heads are left alone.
 
     Arguments: K, saved (``saved_tiles``), dQ, scale, with windows left and right, and the number of the first head of
     keys that is saved.

@@ -209,7 +209,7 @@ def gradients(a: Attention, passed: str | None = None, narrow: str = "P", **give
 
 
 def queries_gradient(a: Attention, **given: Any) -> dict[str, Any]:
-    """DQ, zeros outside of packed sequences."""
+    """The gradient dQ, zeros outside of packed sequences."""
     import numpy as np
 
     dQ = np.zeros_like(given["Q"])
@@ -219,7 +219,7 @@ def queries_gradient(a: Attention, **given: Any) -> dict[str, Any]:
 
 
 def keys_gradient(a: Attention, passed: str | None, **given: Any) -> dict[str, Any]:
-    """DK and dV, zeros outside of packed sequences."""
+    """The gradients dK and dV, zeros outside of packed sequences."""
     import numpy as np
 
     dK, dV = np.zeros_like(given["K"]), np.zeros_like(given["V"])

@@ -70,7 +70,7 @@ def saved_results(tile: int, **given: Any) -> dict[str, Any]:
 
 
 def saving_gradient(a: Attention, passed: str | None, **given: Any) -> dict[str, Any]:
-    """DK, dV and dS of the heads of the work space; those of other heads keep their values."""
+    """The gradients dK, dV and dS of the heads of the work space; those of other heads keep their values."""
     import numpy as np
 
     dK, dV, dS = given["dK"].copy(), given["dV"].copy(), np.zeros_like(ordered(given["saved"]))
@@ -86,7 +86,7 @@ def saving_gradient(a: Attention, passed: str | None, **given: Any) -> dict[str,
 
 
 def product(a: Attention, tile: int, **given: Any) -> dict[str, Any]:
-    """DQ of the heads of the work space; that of other heads keeps its values."""
+    """The gradient dQ of the heads of the work space; that of other heads keeps its values."""
     import numpy as np
 
     dQ, ds, g = given["dQ"].copy(), read(tile, **given), a.group

@@ -35,7 +35,7 @@ def out_of_tiles(sums: Any, sq: int, d: int) -> Any:
 
 
 def sums_gradient(a: Attention, **given: Any) -> dict[str, Any]:
-    """DK, dV, and the gradient of queries without the scale, in tiles."""
+    """The gradients dK, dV, and the gradient of queries without the scale, in tiles."""
     import numpy as np
 
     dK, dV, dQ = (np.zeros_like(given[n]) for n in "KVQ")

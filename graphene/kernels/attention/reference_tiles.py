@@ -85,7 +85,7 @@ def read_scores(a: Attention, **given: Any) -> dict[str, Any]:
 
 
 def tiled_gradient(a: Attention, **given: Any) -> dict[str, Any]:
-    """DK, dV and dS of the heads of the work space; those of other heads keep their values."""
+    """The gradients dK, dV and dS of the heads of the work space; those of other heads keep their values."""
     import numpy as np
 
     dK, dV = given["dK"].copy(), given["dV"].copy()
@@ -101,7 +101,7 @@ def tiled_gradient(a: Attention, **given: Any) -> dict[str, Any]:
 
 
 def tiled_product(a: Attention, **given: Any) -> dict[str, Any]:
-    """DQ of the heads of the work space; that of other heads keeps its values."""
+    """The gradient dQ of the heads of the work space; that of other heads keeps its values."""
     import numpy as np
 
     dQ, ds, sq = given["dQ"].copy(), untiled(given["saved"]), given["dQ"].shape[1]

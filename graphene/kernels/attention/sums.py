@@ -47,7 +47,7 @@ def attention_rows_kernel(what: Attention) -> gr.Kernel:
 
 
 def attention_sums_kernel(what: Attention, parts: int = 1) -> gr.Kernel:
-    """DQ = scale * sums, rounded.
+    """The gradient dQ = scale * sums, rounded.
 
     Arguments: sums (batch, heads, parts x tiles, D / 4, 256) in fp32, in the order of registers (``in_tiles``); dQ,
     which lies like Q; scale. A thread has 8 neighbours of a row.
