@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
+import dis
 import importlib
 import re
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -48,6 +51,20 @@ def test_every_code_has_a_cause_and_a_cure() -> None:
     assert set(re.findall(r"^### (\w+)$", page, re.MULTILINE)) == shown
     for code, where in MOMENTS.items():
         assert code in (ROOT / where.split(":")[0]).read_text()
+
+
+def test_the_page_brings_the_names_that_its_functions_use() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/errors.md").read_text(), re.DOTALL)
+    page: dict[str, object] = {}
+    exec("\n".join(blocks), page)
+    used = {n for f in FUNCTIONS if callable(g := page.get(f)) for n in _globals(g.__code__)}
+    assert sorted(used - set(page) - set(dir(builtins))) == []
+
+
+def _globals(body: types.CodeType) -> set[str]:
+    """The names that code takes from its module."""
+    own = {i.argval for i in dis.get_instructions(body) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return own.union(*(_globals(c) for c in body.co_consts if isinstance(c, types.CodeType)))
 
 
 def code(name: str, right: bool) -> str | None:

@@ -12,6 +12,7 @@ from causes_running import doubled
 
 import graphene as gr
 from graphene.arrange import choose
+from graphene.check import CheckResult
 
 
 def sym_size(right: bool) -> None:
@@ -325,7 +326,7 @@ def sim_phase(right: bool) -> None:
     kernel.simulate(np.ones(64, np.float32), np.zeros(64, np.float32), arch="sm_90a")
 
 
-def check_frame(right: bool) -> gr.CheckResult:
+def check_frame(right: bool) -> CheckResult:
     """A decomposition writes what its spec names among its outputs."""
     with gr.Kernel("k") as kernel:
         x, y, other = gr.input("x", [32], gr.fp32), gr.output("y", [32], gr.fp32), gr.inout("other", [32], gr.fp32)
@@ -341,7 +342,7 @@ def check_frame(right: bool) -> gr.CheckResult:
     return kernel.check()
 
 
-def check_promise(right: bool) -> gr.CheckResult:
+def check_promise(right: bool) -> CheckResult:
     """A decomposition does what its spec says: here it copies."""
     with gr.Kernel("k") as kernel:
         x, y = gr.input("x", [32], gr.fp32), gr.output("y", [32], gr.fp32)
@@ -353,7 +354,7 @@ def check_promise(right: bool) -> gr.CheckResult:
     return kernel.check()
 
 
-def check_distribution(right: bool) -> gr.CheckResult:
+def check_distribution(right: bool) -> CheckResult:
     """From one time to the next, the same thread's registers have the same elements of a tile."""
     with gr.Kernel("k") as kernel:
         x, y = gr.input("x", [2, 32], gr.fp32), gr.output("y", [2, 32], gr.fp32)
@@ -463,7 +464,7 @@ def sim_transaction(right: bool) -> None:
     kernel.simulate(np.ones((8, 64), np.float16), np.zeros((8, 64), np.float16), arch="sm_90a")
 
 
-def check_operand_changed(right: bool) -> gr.CheckResult:
+def check_operand_changed(right: bool) -> CheckResult:
     """While a warp multiplies, no other warp writes its operands."""
     with gr.Kernel("k") as kernel:
         a, b = gr.input("a", [2, 32], gr.fp32), gr.inout("b", [2, 32], gr.fp32)

@@ -86,6 +86,7 @@ def errors() -> str:
         "import graphene as gr",
         "from graphene import _core",
         "from graphene.arrange import choose",
+        "from graphene.check import CheckResult",
         "from graphene.kernels import RowTile",
         "from graphene.select.rows import ROWS",
         "",
