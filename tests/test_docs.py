@@ -73,7 +73,8 @@ def code_lines(text: str) -> set[str]:
 
 KERNELS = {line for f in (ROOT / "graphene/kernels").rglob("*.py") for line in code_lines(f.read_text())}
 PROGRAMS = ["README.md", "docs/simulator.md", "docs/memory_bound.md", "docs/attention.md", "docs/fused.md",
-            "docs/operators.md", "docs/planner.md", "docs/everyday.md", "docs/model_layers.md"]  # fmt: skip
+            "docs/operators.md", "docs/planner.md", "docs/everyday.md", "docs/model_layers.md", "docs/index.md",
+            "docs/tuning.md"]  # fmt: skip
 
 
 def without_torch(blocks: list[str]) -> list[str]:
