@@ -120,7 +120,7 @@ def select_forward_sm90(
             return two
         three = replace(two, consumers=3)
         ways = [two, *small] if training else [two, three, *small]
-        if not (training or three.differ) and sq > three.BM:
+        if not (training or three.differ or depth <= 32) and sq > three.BM:
             ways.append(replace(three, uneven=True))
         return min(ways, key=time_ns)
     if depth <= 128:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,40 @@ def staged(a: Attention, name: str, rows: int, stages: int | None = None) -> gr.
     return gr.alloc(name, gr.panels(rows, a.depth, a.dtype), a.dtype, gr.SH, stages=stages, swizzle=swizzle)
 
 
+@dataclass(frozen=True)
+class Round:
+    """A position in a ring that follows from a loop's counter."""
+
+    index: Any
+    phase: Any
+
+    def advance(self) -> None:
+        """The next one follows from the next number."""
+
+
+class Behind:
+    """A position in a ring that is known by how far it is behind that of another ring of as many stages."""
+
+    def __init__(self, ahead: TileRing) -> None:
+        self.ahead, self.lag = ahead, 0
+
+    @property
+    def index(self) -> Any:
+        """The stage."""
+        index, stages = self.ahead.get.index, self.ahead.stages
+        return (index + stages - self.lag) % stages if self.lag else index
+
+    @property
+    def phase(self) -> Any:
+        """The parity of the round."""
+        get = self.ahead.get
+        return (get.phase + (get.index < self.lag)) % 2 if self.lag else get.phase
+
+    def advance(self) -> None:
+        """Goes on to the next one."""
+        self.lag -= 1
+
+
 class TileRing:
     """Tiles in shared memory, filled by TMA. `full[i]` says that one has come, `empty[i]` that all have read it.
 
@@ -54,6 +89,8 @@ class TileRing:
     def __init__(self, a: Attention, name: str, rows: int, stages: int, readers: int, alone: bool = False) -> None:
         self.name, self.stages, self.alone = name, stages, alone
         self.tiles, self.readers = staged(a, f"s{name}", rows, stages), readers
+        self.follower: Behind | None = None
+        self.get: Any = None
 
     def barriers(self) -> None:
         """Declares them; behind all tiles, whose places have more zeros at their end."""
@@ -85,6 +122,15 @@ class TileRing:
         self.mine = mine
         self.get = gr.ring(f"{self.name}_get", self.stages)
 
+    def tile_of_round(self, r: Any, mine: Any) -> None:
+        """Declares the threads `mine`, who read tile `r` of the block, counted from 0, without a register for it."""
+        self.mine, self.get = mine, Round(r % self.stages, r // self.stages % 2)
+
+    def behind(self, ahead: TileRing) -> None:
+        """Declares the threads that read `ahead`, which they go through by some stages more, to be those of this."""
+        ahead.follower = Behind(ahead)
+        self.mine, self.get = ahead.mine, ahead.follower
+
     def tile(self) -> gr.Tensor:
         """The tile that is read next."""
         return self.tiles[self.get.index]
@@ -98,6 +144,8 @@ class TileRing:
         with gr.only(self.mine.elect()):
             self.empty[self.get.index].arrive()
         self.get.advance()
+        if self.follower is not None:
+            self.follower.lag += 1
 
     def together(self) -> None:
         """All readers wait until all of them are done with the tile that is read next.
@@ -196,7 +244,7 @@ class Order:
         return made
 
     def rounds(self, name: str) -> tuple[Any, Any]:
-        """How many tiles this block has; and which it has in a round."""
+        """How many tiles this block has, also as the scalar `due`; and which it has in a round."""
         tiles, workers = (
             gr.scalar(f"{name}_{n}", value, max=MOST_TILES).value
             for n, value in (("count", self.tiles), ("step", self.workers))
@@ -206,7 +254,8 @@ class Order:
         def place(r: Any) -> Any:
             return gr.max(gr.min(r * workers + self.block + r % 2 * (workers - 1 - 2 * self.block), MOST_TILES), 0)
 
-        return gr.scalar(f"{name}_rounds", whole + (place(whole) < tiles), max=MOST_TILES).value, place
+        self.due = gr.scalar(f"{name}_rounds", whole + (place(whole) < tiles), max=MOST_TILES)
+        return self.due.value, place
 
     def places(self, name: str) -> Any:
         """The tiles of this block: their number, the tile of rows, the head, and the member of the batch."""

@@ -11,14 +11,12 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
-from graphene.kernels.access import vector_access
 from graphene.kernels.arguments import MOST_BLOCKS_YZ
 from graphene.kernels.attention.key_tiles import WORD, KeyBits, list_elems
 from graphene.kernels.attention.online_softmax import OnlineSoftmax
 from graphene.kernels.attention.problem import (
     MOST,
     AttentionArguments,
-    Extra,
     Scores,
     Seen,
     SequenceView,
@@ -38,8 +36,9 @@ from graphene.kernels.attention.rings import (
 )
 from graphene.kernels.attention.sinks import Sink
 from graphene.kernels.attention.sm90_config import ForwardSm90
+from graphene.kernels.attention.sm90_scores import ScoresOfTiles
 from graphene.kernels.attention.usual_arguments import arguments
-from graphene.kernels.tma import wgmma
+from graphene.kernels.tma import MOST_TILES, wgmma
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +58,7 @@ def attention_forward_sm90(c: ForwardSm90) -> gr.Kernel:
     return kernel
 
 
-class _Hopper:
+class _Hopper(ScoresOfTiles):
     """One kernel in the making."""
 
     def __init__(self, c: ForwardSm90) -> None:
@@ -132,8 +131,9 @@ class _Hopper:
         limits = {"hi": (1, tiles), "count": (1, tiles), "behind" if self.M is None else "whole": (0, tiles)}
         limits |= {"before": (-1, tiles)} if a.left and self.M is None else {}
         limits |= {"active": (0, c.consumers)} if c.uneven else {}
+        limits |= {"rounds": (0, MOST_TILES)} if c.few_registers else {}
         limits |= {"m": (0, MOST // (64 if c.uneven else c.BM) + 1), "h": (0, MOST_BLOCKS_YZ), "b": (0, MOST_BLOCKS_YZ)}
-        self.notes = Notes(limits, c.queries + 1, used=c.persistent)
+        self.notes = Notes(limits, c.noted, used=c.persistent)
         self.zeroed = gr.named_barrier("zeroed", stages=1, threads=128 * c.consumers) if a.varlen else None
         gr.start_kernels()  # the next kernel's blocks may start as soon as there is room
         if not c.longest_first and not a.varlen:
@@ -194,17 +194,9 @@ class _Hopper:
         made = {"hi": hi, "count": count, "behind": scalar("behind", hi - whole_hi)}
         return made if self.left is None else made | {"before": scalar("before", hi - 1 - whole_lo)}
 
-    def listed(self, m: Any, h: Any, b: Any) -> Any:
-        """The list of the tiles of keys that queries m see."""
-        return self.T[b, h, m if self.c.differ else 0, :]
-
     def entry(self, hi: Any, i: Any) -> Any:
         """What says which tile of keys step i takes: its number, or where the list names it."""
         return i if self.M is not None else hi - 1 - i
-
-    def number(self, entry: Any, m: Any, h: Any, b: Any) -> Any:
-        """The tile of keys that an entry names."""
-        return entry if self.M is None else gr.index(self.listed(m, h, b)[entry + 2], 0, MOST // self.c.BN)
 
     def produce(self) -> None:
         """Loads the tiles of queries, keys and values, as far ahead as there is room."""
@@ -217,6 +209,8 @@ class _Hopper:
         self.notes.begin("write")
         for r, m, h, b, place in self.places("load"):
             steps = self.steps(m, h, b)
+            if c.few_registers:
+                steps["rounds"] = self.order.due.value
             hi, count = steps["hi"], steps["count"]
             gQ = self.lines(self.Q, h, place, False)
             if isinstance(self.order, UnevenOrder):
@@ -265,8 +259,10 @@ class _Hopper:
             self.window()
         self.w, _ = consumers.indices()
         self.mine = consumers[self.w]
-        for ring in (self.q, self.k, self.v):
+        for ring in (self.k,) if c.few_registers else (self.q, self.k, self.v):
             ring.consumer(self.mine)
+        if c.few_registers:
+            self.v.behind(self.k)
         self.allocate()
         if self.turn is not None:
             with gr.if_(self.w == c.consumers - 1):
@@ -278,7 +274,11 @@ class _Hopper:
             self.compute(0, self.steps(m, h, b))
         else:
             for r in gr.loop("tile", self.order.rounds("tile")[0]):
+                if c.few_registers:
+                    self.q.tile_of_round(r, self.mine)
                 self.compute(r, None)
+                if c.few_registers:  # the number takes none in the meantime
+                    self.order.due.set(next(self.notes.read(r, "rounds")))
         gr.wait(gr.atom("tma.store"), pending=0)
 
     def rows_around(self, h: Any) -> list[gr.Tensor]:
@@ -290,10 +290,12 @@ class _Hopper:
         """Computes 64 queries of a tile; r: its number among the block's; steps: where they are not noted."""
         if self.c.uneven:
             self.q.wait()
-            count, active = self.notes.read(r, "count", "active")
+            (active,) = self.notes.read(r, "active")
             with gr.if_(self.w < active):
                 self.attend(r, steps)
             with gr.else_():
+                known = self.c.few_registers and self.M is None
+                count = self.steps(0, 0, 0)["count"] if known else next(self.notes.read(r, "count"))
                 stand_by((self.q, self.k, self.v), count, self.turn, self.w)
         else:
             self.attend(r, steps)
@@ -307,7 +309,10 @@ class _Hopper:
             self.q.wait()
         if steps is None:
             names = [n for n in ("hi", "count", "behind", "whole", "before") if n in self.notes.limits]
-            steps = dict(zip(names, self.notes.read(r, *names), strict=True))
+            if c.differ or self.M is not None or not c.few_registers:
+                steps = dict(zip(names, self.notes.read(r, *names), strict=True))
+            else:
+                steps = self.steps(0, 0, 0)  # those of all rows, which take less registers than what is read
             if self.c.differ:
                 (self.m_tile,) = self.notes.read(r, "m")
         if c.q_in_registers:
@@ -448,73 +453,6 @@ class _Hopper:
                 self.acc[:] = self.acc * self.online.alpha
         elif not self.c.lazy:
             self.acc[:] = self.acc * self.online.alpha
-
-    def change(self, tile: Any, n: Any) -> None:
-        """Scores of tile n from products, one by one: scale, cap, the function of scores and their places, bias."""
-        a = self.a
-        if a.prescaled:
-            self.S[:] = self.plain.capped(self.S)
-        if a.score is not None or self.B is not None:
-            m, h, b = self.whereabouts(tile)
-            n = self.number(n, m, h, b)
-            row, col = self.S.coords()
-            row = self.unit(m) * 64 + row
-            self.plain.changed(self.S, row + (self.seen.sk - self.seen.sq), n * self.c.BN + col)
-            self.apply("bias", a.bias, self.B, n, (m, h, b))
-
-    def hide(self, tile: Any, n: Any, outside: Any) -> None:
-        """Rules out the scores that a query does not see, if tile n is `outside` of those that are seen whole."""
-        with gr.if_(outside):
-            row, col = self.S.coords()
-            if self.c.differ:
-                row = self.unit(self.m_tile) * 64 + row
-            if self.bits is not None:
-                self.bits.hide(self.S)
-                return
-            if self.M is not None:
-                n = self.masked(tile, n)
-            self.S[:] = gr.where(self.seen.of(row, n * self.c.BN + col), self.S, -gr.inf)
-
-    def bring_mask(self, tile: Any, n: Any, outside: Any) -> None:
-        """Loads a mask of keys, all of it at once and ahead of the products, if the tile is not seen whole."""
-        if not (self.allowed or self.bits) or self.M is None or self.a.mask is None:
-            return
-        with gr.if_(outside):
-            at = self.whereabouts(tile)
-            n, view = self.number(n, *at), self.M[at[2], at[1], :, :].tile([1, 16])[0, :]
-            if self.bits is not None:
-                self.bits.bring(self.listed(*at), n)
-            atom = vector_access("ld.global", self.a.mask.vector, gr.u8)
-            for j, part in enumerate(self.allowed):
-                gr.move(part, view[n * len(self.allowed) + j], atom=atom)
-
-    def masked(self, tile: Any, n: Any) -> Any:
-        """Lets the mask rule out scores of the tile of an entry; its number."""
-        n = self.number(n, *(at := self.whereabouts(tile)))
-        if not self.allowed:
-            self.apply("mask", self.a.mask, self.M, n, at)
-        for j, x in enumerate(self.allowed):
-            part = self.S.tile([None, 16])[0, j]
-            part[:] = gr.where(x != 0, part, -gr.inf)
-        return n
-
-    def unit(self, m: Any) -> Any:
-        """The number of the consumer's rows, 64 at a time."""
-        return (m if self.c.uneven else m * self.c.consumers) + self.w
-
-    def whereabouts(self, tile: Any) -> tuple[Any, ...]:
-        """The tile of queries, the head and the member of the batch that a tile of the block is."""
-        return tuple(self.notes.read(tile, "m", "h", "b")) if self.notes.used else (self.m_tile, self.h, self.b)
-
-    def apply(self, name: str, e: Extra | None, tensor: gr.Tensor | None, n: Any, where: tuple[Any, ...]) -> None:
-        """Adds a bias to the scores of tile n or lets a mask rule them out."""
-        if e is None or tensor is None:
-            return
-        m, h, b = where
-        view = tensor[b, h, :, :].tile([64 if e.rows else 1, 16])[self.unit(m) if e.rows else 0, :]
-        x = gr.fragment(name, [64, 16], e.dtype, wgmma(self.a.dtype, 16).c, on=self.mine)
-        x = x if e.rows else x.reduced(0, f"{name}_keys", e.dtype)
-        self.plain.add(self.S, self.c.BN, e, x, lambda j: view[n * (self.c.BN // 16) + j], "ld.global", self.warp)
 
     def softmax(self, first: bool = False) -> None:
         """S = exp2(S - m), where m is each row's maximum so far; `grows` says whether the accumulator is to shrink."""

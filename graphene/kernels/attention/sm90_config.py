@@ -112,6 +112,11 @@ class ForwardSm90:
         return self.lazy and self.consumers == 3
 
     @property
+    def few_registers(self) -> bool:
+        """Whether consumers compute or read again what a loop needs, rather than keep it in registers."""
+        return self.persistent and self.consumers == 3
+
+    @property
     def moves_registers(self) -> bool:
         """Whether the producer gives registers to consumers. A single one has as many as it can use."""
         return self.persistent and self.consumers > 1
@@ -131,7 +136,12 @@ class ForwardSm90:
         return self.what.mask is not None
 
     @property
+    def noted(self) -> int:
+        """Tiles with noted numbers: more than are on their way. Places of a power of two take no register."""
+        return 1 << self.queries.bit_length() if self.few_registers else self.queries + 1
+
+    @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
         rows = (self.queries + self.apart) * self.BM + 2 * self.stages * self.BN
-        return rows * self.what.depth * 2 + 16 * (2 * self.stages + self.queries) + 32 * (self.queries + 1)
+        return rows * self.what.depth * 2 + 16 * (2 * self.stages + self.queries) + 40 * self.noted
