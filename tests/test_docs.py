@@ -36,6 +36,11 @@ def test_links_and_files_named_exist(page: Path) -> None:
     assert not missing
 
 
+def test_the_readme_leads_to_every_page() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert [p.name for p in (ROOT / "docs").glob("*.md") if f"](docs/{p.name})" not in text] == []
+
+
 NAMED = re.compile(r"`((?:csrc|graphene|tests|docs|examples|benchmarks|tools)/[\w./*-]*)`")
 
 
