@@ -142,7 +142,7 @@ class Report:
 
     @property
     def flops(self) -> int:
-        """Of products of warpgroups; a multiply-add counts two."""
+        """The operations of products of warpgroups; a multiply-add counts two."""
         return sum(a.flops for a in self.agents)
 
     @property

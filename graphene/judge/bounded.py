@@ -190,7 +190,7 @@ class Bounded(np.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def T(self) -> Bounded:  # noqa: N802
-        """With the dimensions in reverse."""
+        """The array with its dimensions in reverse."""
         return Bounded(self.v.T, self.e.T, self.moved)
 
     def __len__(self) -> int:

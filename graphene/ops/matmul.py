@@ -309,7 +309,7 @@ def _with_bias(z: Tensor, bias: Tensor, wide: Any) -> Tensor:
 def reference(
     a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual: Tensor, allow_tf32: bool = False
 ) -> Tensor:
-    """In fp32 (fp64 for fp64), rounded once; on a GPU a plain product is PyTorch's in its dtype."""
+    """The same in fp32 (fp64 for fp64), rounded once; on a GPU a plain product is PyTorch's in its dtype."""
     if bias is None and activation is None and residual is None and (a.is_cuda or a.dtype in FLOATS[2:]):
         return torch.matmul(a, b)
     wide = a.dtype if a.dtype == torch.float64 else torch.float32

@@ -243,7 +243,9 @@ def reference(
     activation: str | None,
     residual: Tensor | None,
 ) -> Tensor:
-    """In fp32, rounded once; sums of int8 in fp64, where they are exact. What is too large for fp8 is its largest.
+    """The same in fp32, rounded once; sums of int8 in fp64, where they are exact.
+
+    What is too large for fp8 is its largest number.
 
     On a GPU it is torch._scaled_mm where that takes the call.
     """

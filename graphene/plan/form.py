@@ -35,7 +35,7 @@ class StagedInput:
 
     @property
     def name(self) -> str:
-        """Of the input."""
+        """The name of the input."""
         return self.value.name
 
     def along_k(self, k: Axis) -> bool:

@@ -76,7 +76,7 @@ class Head(Tiled):
     kept: list[RowStatistic] = field(kw_only=True)
 
     def inputs(self) -> list[Value]:
-        """In the order of the graph."""
+        """The inputs, in the order of the graph."""
         found = {v.number: v for o in self.outputs for v in o.value.walk() if v.op == "input"}
         return [found[n] for n in sorted(found)]
 

@@ -193,7 +193,7 @@ class Meaning:
 
     @property
     def out_name(self) -> str:
-        """Of the result."""
+        """The name of the result."""
         return self.form.output.name
 
     def value(self, number: int) -> Value:

@@ -47,7 +47,7 @@ class _Tensor:
         return self.dims[i]
 
     def to_json(self) -> dict[str, Any]:
-        """As Mirage writes it."""
+        """The object as Mirage writes it."""
         dims = [*self.dims, *[0] * (4 - len(self.dims))]
         return {"data_type": self.code, "dim": dims, "guid": self.guid, "num_dims": len(self.dims)}
 
@@ -60,7 +60,7 @@ class STensor(_Tensor):
     """A tensor of a block, in shared memory."""
 
     def to_json(self) -> dict[str, Any]:
-        """As Mirage writes it."""
+        """The object as Mirage writes it."""
         return {**super().to_json(), "after_accum": self.after}
 
 

@@ -40,11 +40,11 @@ class ProductTile:
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """The threads of a block."""
         return 32 * self.warps[0] * self.warps[1]
 
     def values(self) -> dict[str, Any]:
-        """By the paths of the decisions."""
+        """The values by the paths of the decisions."""
         down, across = self.warps
         return {
             "tile.m": self.m,

@@ -42,7 +42,7 @@ class RowForm:
     bound: str = "memory"
 
     def inputs(self) -> list[Value]:
-        """In the order of the graph."""
+        """The inputs, in the order of the graph."""
         return self.inputs_
 
     @property

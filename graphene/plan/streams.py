@@ -62,7 +62,7 @@ class StreamForm(Placed):
     ahead: int = field(default=1, kw_only=True)
 
     def inputs(self) -> list[Value]:
-        """In the order of the graph."""
+        """The inputs, in the order of the graph."""
         return sorted((self.q, self.k, self.v, *self.factors()), key=lambda v: v.number)
 
     def factors(self) -> list[Value]:

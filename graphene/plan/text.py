@@ -130,7 +130,7 @@ class Lines:
         self.lines.append(line)
 
     def overlapped(self, d: Decisions) -> None:
-        """Where a plan says so: the kernel's start beside the end of the one before it in the stream."""
+        """Where a plan says so, lets the kernel start beside the end of the one before it in the stream."""
         if d.overlaps():
             self("gr.start_kernels()", "the next kernel's blocks may start as soon as there is room")
             self("gr.wait_kernels()", "what the kernels before this one wrote is there")

@@ -147,7 +147,7 @@ class Value:
 
     @property
     def name(self) -> str:
-        """Of an input."""
+        """The name of an input."""
         return str(self.more["name"])
 
     def walk(self) -> Iterator[Value]:

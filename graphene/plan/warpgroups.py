@@ -47,7 +47,7 @@ class WarpgroupTiled(Tiled):
 
     @property
     def registers(self) -> tuple[int, int]:
-        """Of a thread that copies, and of one that multiplies, where several warpgroups do."""
+        """Those of a thread that copies, and of one that multiplies, where several warpgroups do."""
         return {2: (40, 232), 3: (32, 160)}[self.consumers]
 
     @property
@@ -104,7 +104,7 @@ def estimate(form: ProductForm, tile: ProductTile, sizes: dict[str, int], device
 
 
 def shared_bytes(form: ProductForm, tile: ProductTile, stored: bool = True) -> int:
-    """Of all stages, and of a piece of a result that is stored."""
+    """Bytes of all stages, and of a piece of a result that is stored."""
     ring = sum(math.prod(shape_of(form, s, tile)) for s in form.staged) * 2 * tile.stages
     return ring + tile.m * PIECE * 2 * stored
 

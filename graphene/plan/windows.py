@@ -66,7 +66,7 @@ class WindowedTiled(Tiled):
     of: Windowed = field(kw_only=True)
 
     def inputs(self) -> list[Value]:
-        """In the order of the graph."""
+        """The inputs, in the order of the graph."""
         found = [v for v in self.of.output.value.walk() if v.op == "input"]
         return sorted(found, key=lambda v: v.number)
 
@@ -107,7 +107,7 @@ class WindowedWarpgroups(WarpgroupTiled):
 
     @property
     def registers(self) -> tuple[int, int]:
-        """Of a thread that gathers, and of one that multiplies, where several warpgroups do."""
+        """Those of a thread that gathers, and of one that multiplies, where several warpgroups do."""
         return {2: (88, 208), 3: (96, 136)}[self.consumers]
 
 
@@ -241,7 +241,7 @@ def _by_warps(
 def _of_least_time(
     d: Decisions, of: Windowed, form: ProductForm, why: str, sizes: dict[str, int], device: Device
 ) -> WindowedTiled | WindowedWarpgroups:
-    """By the instruction with which the expected time is less. `why`: why ``wgmma`` cannot be used, if it cannot."""
+    """The plan by the instruction with the less expected time. `why`: why ``wgmma`` cannot be used, if it cannot."""
     pinned = d.pins.get("instruction")
     found: dict[str, tuple[Decisions, Any]] = {}
     options: dict[Any, float | str] = {"mma.sync": 0.0, "wgmma": why or 0.0}

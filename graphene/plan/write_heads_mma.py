@@ -20,7 +20,7 @@ class HeadMmaWriter(HeadText):
     """Writes both kernels."""
 
     def count_parts(self) -> None:
-        """As many as warps along all tiles of columns."""
+        """Counts the parts: as many as warps along all tiles of columns."""
         self.w(f"parts = -(-{self.form.columns.symbol} // BN) * WARPS[1]", "the columns of each warp of a tile")
 
     def store(self) -> None:

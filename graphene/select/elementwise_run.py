@@ -40,7 +40,7 @@ class _Lying(NamedTuple):
 
     @property
     def address(self) -> int:
-        """Of the first element."""
+        """The address of the first element."""
         t = self.tensor
         return int(t.data_ptr() if hasattr(t, "data_ptr") else t.__array_interface__["data"][0])
 

@@ -102,14 +102,14 @@ class KernelTimes:
         self.device = device
 
     def product_us(self, node: Node) -> float:
-        """Of a library's product."""
+        """The time of a library's product."""
         a, b = (tensor(x) for x in node.args[-2:]) if node.target is aten.mm.default else map(tensor, node.args[1:3])
         m, k, n = math.prod(map(number_of, a.shape[:-1])), number_of(a.shape[-1]), number_of(b.shape[-1])
         moved = sum(bytes_of(x) for x in node.all_input_nodes) + bytes_of(node)
         return library_us(m, k, n, moved, self.device)
 
     def planned_us(self, region: PlannedRegion) -> float:
-        """Of a planned kernel, beside the kernels of this model."""
+        """The time of a planned kernel, beside the kernels of this model."""
         return region.plan.expected_us - LAUNCH_US + PLANNED_US
 
     def needed_gain(self, region: PlannedRegion) -> float:

@@ -39,7 +39,7 @@ class MeasuredKernelTimes(KernelTimes):
         self._best: dict[str, Plan] = {}
 
     def needed_gain(self, region: PlannedRegion) -> float:
-        """None beyond the usual: times are measured."""
+        """No gain beyond the usual: times are measured."""
         del region
         return -math.inf
 
@@ -55,7 +55,7 @@ class MeasuredKernelTimes(KernelTimes):
         return max(us - self.empty_us(), 0.0) + KERNEL_US
 
     def empty_us(self) -> float:
-        """Of a copy of a few bytes."""
+        """The time of a copy of a few bytes."""
         return self._timed(("moving", 2), lambda: self._copy(2))
 
     def _copy(self, elements: int) -> Callable[[], object]:
@@ -64,7 +64,7 @@ class MeasuredKernelTimes(KernelTimes):
         return lambda: y.copy_(x)
 
     def product_us(self, node: Node) -> float:
-        """Of a library's product."""
+        """The time of a library's product."""
         described = tuple(
             (shape_of(tensor(a)), tuple(map(number_of, tensor(a).stride())), tensor(a).dtype)
             for a in node.all_input_nodes
@@ -77,13 +77,13 @@ class MeasuredKernelTimes(KernelTimes):
         return self._net_us(self._timed((str(node.target), str(described)), make))
 
     def moving_us(self, moved_bytes: int) -> float:
-        """Of a copy: as many bytes are read and written together, up to the next power of an eighth."""
+        """The time of a copy: as many bytes are read and written together, up to the next power of an eighth."""
         step = max(1, 1 << max(0, moved_bytes.bit_length() - 3))
         elements = max(2, -(-moved_bytes // step) * step // 2)
         return self._net_us(self._timed(("moving", elements), lambda: self._copy(elements)))
 
     def planned_us(self, region: PlannedRegion) -> float:
-        """Of the fastest of some plans, which becomes the region's plan."""
+        """The time of the fastest of some plans, which becomes the region's plan."""
         p = region.plan
         key = json.dumps(p.graph.to_json()) + str(p.sizes)
         if key not in self._known:

@@ -208,7 +208,7 @@ class Scope:
 
 
 def scopes(model: Any) -> list[Scope]:
-    """Of every transformers model inside, and of the model itself."""
+    """The scopes of every transformers model inside, and of the model itself."""
     found: list[Scope] = []
     seen: set[int] = set()
 
