@@ -1,0 +1,77 @@
+"""How `.ci/run` tests without PyTorch and with it: what the environment without it has, and what runs in which one."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CI = Path(__file__).resolve().parents[1] / ".ci"
+spec = importlib.util.spec_from_file_location("bare", CI / "bare.py")
+assert spec is not None
+assert spec.loader is not None
+bare = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(bare)
+
+
+def test_the_declared_packages_and_what_they_need_are_there_and_no_other(tmp_path: Path) -> None:
+    own, requirements = bare.declared("test")
+    assert own == "graphene-ir"
+    assert any(r.startswith("mkdocs>=") for r in requirements)  # of another extra, which this one names
+    assert not any(r.startswith("graphene-ir") for r in requirements)
+    names = bare.closure(requirements)
+    assert {"numpy", "pytest", "pytest-xdist", "execnet", "pluggy"} <= names
+    assert not {"torch", "transformers"} & names
+    with pytest.raises(SystemExit, match="no-such-package>=3 is declared, but is not installed here"):
+        bare.closure(["no-such-package>=3"])
+
+    python = bare.make(tmp_path / "bare", {"pytest"} | bare.closure(["pytest"]))
+    modules = ("pytest", "pluggy", "hypothesis", "torch")
+    ask = f"import importlib.util as u; print([u.find_spec(m) is not None for m in {modules}])"
+    done = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True)
+    assert done.stdout == "[True, True, False, False]\n"
+    tool = subprocess.run([python.parent / "pytest", "--version"], capture_output=True, text=True, check=True)
+    assert "pytest" in tool.stdout + tool.stderr
+    assert (python.parent / "pytest").read_text().startswith(f"#!{python}\n")
+
+
+PLAIN = r"""
+import os, pytest
+
+@pytest.mark.parametrize("text", ["a", "b\n"])
+def test_passes(text): pass
+
+def test_waits():
+    if not os.environ["SECOND"]: pytest.skip("what it needs is not here")
+
+@pytest.fixture
+def torn_down():
+    yield
+    assert os.environ["SECOND"]
+
+def test_fails_at_its_end(torn_down): pass
+"""
+
+
+@pytest.mark.parametrize("workers", [[], ["-p", "xdist", "-n", "2"]])
+def test_the_second_run_leaves_out_what_passed_and_needs_no_pytorch(tmp_path: Path, workers: list[str]) -> None:
+    (tmp_path / "test_plain.py").write_text(PLAIN)
+    (tmp_path / "test_tensors.py").write_text("def test_without():  # torch is not needed here\n    pass\n")
+    passed = tmp_path / "passed"
+
+    def run(*options: str, second: str) -> str:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "in_two", *workers, *options]
+        env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(CI), "SECOND": second}
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        return done.stdout.splitlines()[-1]
+
+    assert run("--passed-to", str(passed), second="").startswith("4 passed, 1 skipped, 1 error")
+    assert passed.read_text().splitlines() == [
+        "test_plain.py::test_passes[a]",
+        "test_plain.py::test_passes[b\\n]",
+        "test_tensors.py::test_without",
+    ]
+    assert run("--but", str(passed), second="1").startswith("3 passed")
