@@ -201,7 +201,8 @@ std::string AtomText::ptx_operand(const atoms::Piece& piece, const AtomCall& cal
       std::vector<std::string> at;
       for (const Expr& e : mem->boxed->at) {
         const CText text = expressions_.text(e, "at");
-        at.push_back(add_input(ptx, "r", text.wide ? "(int)" + text.in(Prec::Unary) : text.text));
+        const bool is_int = !text.wide && e.op() < sym::Op::Lt;  // a comparison is a bool, which no register takes
+        at.push_back(add_input(ptx, "r", is_int ? text.text : "(int)" + text.in(Prec::Unary)));
       }
       const std::string map = add_input(ptx, "l", "&" + maps_[static_cast<std::size_t>(mem->boxed->map)]);
       return map + ", {" + join(at, ", ") + "}";

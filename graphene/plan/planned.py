@@ -21,6 +21,7 @@ from graphene.plan import (
     heads,
     products,
     rows,
+    stream_warpgroups,
     streams,
     warpgroups,
     windows,
@@ -28,6 +29,7 @@ from graphene.plan import (
     write_heads_mma,
     write_products,
     write_rows,
+    write_stream_warpgroups,
     write_streams,
     write_warpgroups,
     write_windows,
@@ -143,6 +145,8 @@ class Plan:
         write: Any = write_products.write
         if isinstance(self._of, rows.RowForm):
             write = write_rows.write
+        elif isinstance(self._of, stream_warpgroups.WarpgroupStream):
+            write = write_stream_warpgroups.write
         elif isinstance(self._of, streams.StreamForm):
             write = write_streams.write
         elif isinstance(self._of, heads.HeadWarps):
@@ -331,7 +335,7 @@ def make(given_graph: Graph, arch: Any, pins: dict[str, Any], sizes: dict[str, i
             on = d.take("rewrite.scale_past_dot", options, lambda v: why if v else "factors stay inside", "relative")
             rewritten = rewritten if on else g
         if streams.is_stream(rewritten):
-            kind = streams.decide(d, rewritten, given, device)
+            kind = _streams(d, rewritten, given, device)
         else:
             form = product_form(rewritten)
             kind = _products(d, form, given, device)
@@ -349,8 +353,8 @@ def _overlap(d: Decisions, kind: Any, device: Device) -> None:
         return
     said = {True: "blocks start beside the end of the kernel before, and wait for what it wrote",
             False: "blocks start when the kernel before has ended"}  # fmt: skip
-    options: dict[Any, float | str] = {False: 0.0, True: 1.0}
-    d.take("launch.overlap", options, said.__getitem__, "relative")
+    alone = isinstance(kind, windows.WindowedWarpgroups)  # on an H200 1 to 5% faster; kernels of few rows were slower
+    d.take("launch.overlap", {False: 0.5, True: 0.0 if alone else 1.0}, said.__getitem__, "relative")
 
 
 def _products(d: Decisions, form: Any, sizes: dict[str, int], device: Device) -> Any:
@@ -379,6 +383,38 @@ def _products(d: Decisions, form: Any, sizes: dict[str, int], device: Device) ->
         raise failed[-1]
     reasons = {"mma.sync": "operands pass through registers", "wgmma": "operands are read where TMA puts them"}
     name = d.take("instruction", options, lambda v: f"{reasons[v]}; least expected time", "us")
+    own, kind = found[name]
+    d.made.update(own.made)
+    return kind
+
+
+def _streams(d: Decisions, g: Graph, sizes: dict[str, int], device: Device) -> Any:
+    """The kernel of attention's form: on sm_90a, of the instruction with which the expected time is less."""
+    if device.arch != "sm_90a":
+        return streams.decide(d, streams.read(g), sizes, device)
+    pinned = d.pins.get("instruction")
+    found: dict[str, tuple[Decisions, Any]] = {}
+    options: dict[Any, float | str] = {}
+    failed: list[SelectError] = []
+    for name, decide in (("mma.sync", streams.decide), ("wgmma", stream_warpgroups.decide)):
+        if pinned not in (None, name):
+            options[name] = math.inf
+            continue
+        form = streams.read(g)
+        if name == "wgmma" and (why := stream_warpgroups.why_not(form, device)):
+            options[name] = why
+            continue
+        own = Decisions(d.pins)
+        try:
+            found[name] = own, decide(own, form, sizes, device)
+            options[name] = found[name][1].expected_us
+        except SelectError as e:
+            failed.append(e)
+            options[name] = str(e).splitlines()[0]
+    if failed and not found:
+        raise failed[0]
+    said = {"mma.sync": "operands pass through registers", "wgmma": "weights are its operand in registers"}
+    name = d.take("instruction", options, lambda v: f"{said[v]}; least expected time", "us")
     own, kind = found[name]
     d.made.update(own.made)
     return kind

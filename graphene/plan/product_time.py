@@ -49,6 +49,7 @@ INSTRUCTIONS = {"gelu": 26.0, "erf": 24.0, "gelu_tanh": 16.0, "silu": 10.0, "tan
 # Clocks of a warp, however fast its multiprocessor is: from product to product of the same sums, of a copy, an element
 # of an operand or a statistic that is computed, and a step's wait. One warp took 560 of a step of 128 on an H200.
 CHAIN_CLOCKS, COPY_CLOCKS, ELEMENT_CLOCKS, WAIT_CLOCKS = 34, 8, 4, 100
+GATHERED = 4  # times the clocks of other writes of shared memory that those of gathered windows take, on an H200
 LONG_US, SLOWED = 50.0, 1.16  # tensor cores that are busy for so long run at a lower clock
 
 
@@ -111,7 +112,8 @@ def estimate(
     wide = [tile.n if d.columns is form.columns else across * columns_of(form, d.columns, tile) for d in form.dots]
     flops = 2 * tile.m * tile.k * sum(wide)
     products = flops / device.flops_per_clock
-    on_chip = (reads + loads) / 128
+    gathered = sum(math.prod(shape_of(form, s, tile)) for s in form.inputs("left")) * e if form.gather else 0
+    on_chip = (reads + loads + (GATHERED - 1) * gathered) / 128
     filled = min(1.0, rows / tile.m)  # of a tile's rows; what lies behind them is not read
     from_l2 = sum(_line_bytes(shape_of(form, s, tile)) * (filled if s.side == "left" else 1.0) for s in form.staged)
     from_l2 /= device.l2_bytes

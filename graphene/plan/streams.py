@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from graphene.plan.decisions import Decisions
     from graphene.select.device import Device
 
-__all__ = ["StreamForm", "decide", "is_stream"]
+__all__ = ["StreamForm", "decide", "is_stream", "read"]
 
 MOST_DEPTH = 256
 
@@ -227,9 +227,8 @@ def registers(f: StreamForm, t: ProductTile) -> int:
     return words // 32 + norms + 44
 
 
-def decide(d: Decisions, g: Graph, sizes: dict[str, int], device: Device) -> StreamForm:
+def decide(d: Decisions, f: StreamForm, sizes: dict[str, int], device: Device) -> StreamForm:
     """Makes every decision. Raises SelectError PLAN_NONE, PLAN_PIN."""
-    f = read(g)
     if int(device.family.removeprefix("sm_") or 0) < 80:
         none(f"products are planned for sm_80 and later, not for {device.arch}")
     depth, columns = f.depth.size or 0, f.columns.size or 0
