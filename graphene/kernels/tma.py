@@ -4,12 +4,28 @@ from typing import Any
 
 import graphene as gr
 
-__all__ = ["ALIGNED_BYTES", "LINE_BYTES", "MOST_TILES", "SHARED_BYTES", "declare_clusters", "wgmma"]
+__all__ = [
+    "ALIGNED_BYTES",
+    "LINE_BYTES",
+    "MOST_TILES",
+    "SHARED_BYTES",
+    "clusters_at_once",
+    "declare_clusters",
+    "wgmma",
+]
 
 SHARED_BYTES = 227 * 1024  # of a block
 LINE_BYTES = 128  # of a tile in shared memory, which TMA swizzles
 ALIGNED_BYTES = 1024  # of swizzled tiles
 MOST_TILES = 2**31 - 2**16  # no sum of a tile and a grid is larger than 32 bits hold
+# Clusters of one to eight blocks that run at once on 132 multiprocessors, if each has room for one block: as the driver
+# of an H200 says. Blocks of a cluster lie on neighbouring multiprocessors, so that some are left over.
+AT_ONCE = (132, 66, 39, 30, 22, 17, 15, 15)
+
+
+def clusters_at_once(sms: Any, blocks: int) -> Any:
+    """How many clusters of `blocks` blocks run at once on `sms` multiprocessors, a number or what a launch says."""
+    return sms // blocks if blocks <= 2 else sms * AT_ONCE[blocks - 1] // AT_ONCE[0]
 
 
 def declare_clusters(count: Any, blocks: int) -> tuple[Any, Any, Any]:

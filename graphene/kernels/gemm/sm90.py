@@ -11,7 +11,7 @@ from graphene.kernels.arguments import element
 from graphene.kernels.gemm.frame import Product, relu_of_bias
 from graphene.kernels.gemm.hopper_store import Store
 from graphene.kernels.gemm.sm90_tile import KINDS, SUMS, Hopper, check_tile_sm90
-from graphene.kernels.tma import LINE_BYTES, MOST_TILES, declare_clusters
+from graphene.kernels.tma import LINE_BYTES, MOST_TILES, clusters_at_once, declare_clusters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -411,7 +411,8 @@ class Grid:
         ks = of.A.shape[-1] if p.a.longer_k else of.B.shape[-2 if p.b_as_kn else -1]
         each = 2 if p.problem.promote else 1  # whose sums are added up in turns
         self.steps = each * gr.ceil_div(gr.ceil_div(ks, t.tile[2]), each * h.cuts * prod(of.parts))  # of a tile's block
-        self.workers = gr.min(gr.sm_count() // h.blocks, self.tiles)
+        clusters = clusters_at_once(gr.sm_count(), h.blocks)
+        self.workers = gr.min(clusters if h.blocks <= 2 else gr.max(1, clusters), self.tiles)
 
     def find(self, block: Any, threads: Any) -> None:
         """Looks in memory for what a block computes, where sizes alone do not say it."""
