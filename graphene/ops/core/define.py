@@ -326,6 +326,11 @@ class Defined:
         with no_autocast(given):
             return d.backward(ctx, *gradients)
 
+    def _forward_derivative(self, *_: Any) -> Any:
+        fail("OP_ARGUMENT", f"{self.called}: there is no forward-mode derivative",
+             ["why: torch.func.jvp and torch.autograd.forward_ad ask for it"],
+             "differentiate backwards: torch.func.vjp, torch.func.grad, .backward()")  # fmt: skip
+
     def __call__(self, *args: Any) -> Any:
         """Calls the operator through PyTorch's dispatcher, without checks."""
         decomposed = self.definition.decomposed
@@ -335,7 +340,7 @@ class Defined:
                 return self.differentiable(*args)
             return self._function.apply(*args) if decomposed is None else decomposed(*args)
         if not torch.compiler.is_compiling() and has_tangent(tensors):
-            # Through this function PyTorch raises an error for forward derivatives.
+            # Through this function PyTorch asks for the forward derivative, which is an error.
             return self._function.apply(*args) if decomposed is None else decomposed(*args)
         if decomposed is not None and transforming():  # vmap has no rule for lists of tensors
             return decomposed(*args)
@@ -346,7 +351,8 @@ class Defined:
         """The operator with its gradient for torch.func, which cannot use registered gradients."""
         forward = self.forward
 
-        methods = {"forward": lambda *args: forward(*args), "setup_context": self._save, "backward": self._backward}
+        methods = {"forward": lambda *args: forward(*args), "setup_context": self._save, "backward": self._backward,
+                   "jvp": self._forward_derivative}  # fmt: skip
         body = {name: staticmethod(f) for name, f in methods.items()}
         return type("Function", (torch.autograd.Function,), body | {"generate_vmap_rule": True})
 
