@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from transformers.generation.utils import GenerationMixin
 
 from graphene import _core
-from graphene.integrations.transformers import _generate, _heads, _interface, _left, _measure, _packing, _padding
+from graphene.integrations.transformers import _generate, _heads, _interface, _left, _loss, _measure, _packing, _padding
 from graphene.integrations.transformers._fused import BORDERS, HALF, LINEAR, Helpers, Joined, Rules, join
 from graphene.integrations.transformers._modules import activation_of, kind_of, norm_of
 from graphene.integrations.transformers._rewrite import Site, rewrite
@@ -281,6 +281,7 @@ class _Accelerator:
             self.record.rows.append(Row(count, where, now, why))
         for module in everything:
             if isinstance(module, PreTrainedModel) and isinstance(module, GenerationMixin):
+                self.loss(module)
                 self.generation(module)
 
     def note(self, where: str, now: str, why: str) -> None:
@@ -462,7 +463,17 @@ class _Accelerator:
         self.note(where, "packed inside", "only_faster=False" if always else part)
         return True
 
-    # Generation.
+    # Heads of language models.
+
+    def loss(self, model: Any) -> None:
+        """Takes the loss of logits that are not converted to fp32 first."""
+        if not _loss.computed(model):
+            return
+        self.replace(model, "loss", _loss.methods(self.rules.everything))
+        device, dtype = next((p.device for p in model.parameters()), torch.device("cpu")), model.dtype
+        where = f"{type(model).__name__}: the loss of labels"
+        if self.rules.everything or (_measure.possible(device) and dtype in HALF):
+            self.record.rows.append(Row(1, where, "one kernel", "the logits are read as they are"))
 
     def generation(self, model: Any) -> None:
         """Records the decoding steps of ``generate()``, or says why not."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
+from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 
+from graphene.integrations.transformers._fused import HALF
 from graphene.ops.cross_entropy import cross_entropy
 
 
@@ -41,3 +44,35 @@ def causal_lm_loss(
     if isinstance(num_items_in_batch, torch.Tensor):
         num_items_in_batch = num_items_in_batch.to(loss.device)
     return loss / num_items_in_batch
+
+
+def computed(model: Any) -> bool:
+    """Whether a model with a head has transformers' loss of causal language models, and so may have ours."""
+    if getattr(type(model), "loss_function", None) is not PreTrainedModel.loss_function or "_loss_function" in vars(
+        model
+    ):
+        return False
+    named = LOSS_MAPPING.get(getattr(model, "loss_type", None), ForCausalLMLoss)  # theirs where the name is unknown
+    return model.get_output_embeddings() is not None and named is ForCausalLMLoss
+
+
+def methods(everywhere: bool) -> dict[str, Any]:
+    """The loss of a model's class: ours in half precision on a GPU, or ``everywhere``; one that was set stays.
+
+    While a compiler reads it, transformers' own is left, whose parts become one kernel with what is beside them.
+    """
+
+    def loss(logits: Any, *args: Any, **kwargs: Any) -> Any:
+        ours = everywhere or (logits.is_cuda and logits.dtype in HALF)
+        return (causal_lm_loss if ours and not torch.compiler.is_compiling() else ForCausalLMLoss)(
+            logits, *args, **kwargs
+        )
+
+    def get(self: Any) -> Any:
+        given = getattr(self, "_loss_function", None)
+        return loss if given is None else given
+
+    def put(self: Any, value: Any) -> None:
+        self._loss_function = value
+
+    return {"loss_function": property(get, put)}
