@@ -151,7 +151,8 @@ class judged:  # noqa: N801
 
 def is_array(x: Any) -> bool:
     """Whether it is an array or a number of NumPy's, or an array of numbers that know their error."""
-    return getattr(type(x), "__array_ufunc__", None) is not None  # IntExpr sets it to None
+    by_numpy = getattr(type(x), "__array_ufunc__", None)  # IntExpr sets it to None
+    return by_numpy is not None and not hasattr(by_numpy, "of_registers")
 
 
 def rounded(name: str, value: Any, by: Any = 1.0) -> Any:

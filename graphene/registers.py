@@ -13,8 +13,10 @@ from graphene._core import IntExpr, Tensor
 from graphene._refused import refuse
 from graphene.declare import alloc
 from graphene.dtypes import RF, DType, u32
+from graphene.errors import LayoutError
 from graphene.expressions import Expression, _nodes, _whole, plain, where
 from graphene.specs import _record, move
+from graphene.unknown import METHODS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -210,9 +212,21 @@ def _updating(op: str) -> Callable[[Tensor, Any], Tensor]:
 
 def _install() -> None:
     operators = [n for n in vars(Expression) if n.startswith("__")]
-    own = {"__init__", "__bool__", "__repr__", "__hash__", "__slots__", "__doc__", "__module__", "__getitem__"}
+    own = {
+        "__init__",
+        "__bool__",
+        "__repr__",
+        "__hash__",
+        "__slots__",
+        "__doc__",
+        "__module__",
+        "__getitem__",
+        *METHODS,
+    }
     for name in set(operators) - own:
         setattr(Tensor, name, vars(Expression)[name])
+    for name, method in METHODS.items():
+        setattr(Tensor, name, method)
     for op in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "or", "xor"):
         setattr(Tensor, f"__i{op}__", _updating(op))
     methods = {"__bool__": _bool, "coords": _coords, "valid": _valid, "reduced": _reduced}
@@ -227,7 +241,9 @@ def _item(self: Tensor, key: Any) -> Tensor:
     """``t[i]``. Raises LayoutError TENSOR_INDEX where an index is a value of data, or no integer."""
     try:
         return _view(self, key)
-    except TypeError as error:
+    except (TypeError, LayoutError) as error:
+        if isinstance(error, LayoutError) and error.code != "POINTWISE_TYPE":
+            raise
         for k in key if isinstance(key, tuple) else (key,):
             if isinstance(k, Tensor):
                 what = f"gr.index({k.name or 'r'}{'[...]' if k.levels or k.memory != RF else ''}, min=0, max=...)"

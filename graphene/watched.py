@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Step", "Steps", "Watched", "Wrote", "steps", "watch"]
 
 _SHOWN = 20  # lines of a printed result
+_DRAWN = 400  # rows of a picture
 
 
 class _Run:
@@ -30,11 +31,13 @@ class _Run:
     def _text(self, rows: Sequence[tuple[str, ...]], more: int) -> str:
         widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))] if rows else []
         lines = ["  ".join(c.ljust(n) for c, n in zip(r, widths, strict=True)).rstrip() for r in rows]
-        if more > 0:
-            lines.append(f"... and {more} more")
+        return "\n".join([*lines, *self._notes(more)]) or "nothing was written"
+
+    def _notes(self, more: int) -> list[str]:
+        notes = [f"... and {more} more"] if more > 0 else []
         if self.error is not None:
-            lines.append(f"ended by {self.error.code}: {str(self.error).splitlines()[0]}")
-        return "\n".join(lines) or "nothing was written"
+            notes.append(f"ended by {self.error.code}: {str(self.error).splitlines()[0]}")
+        return notes
 
 
 def _value(x: object) -> str:
@@ -61,13 +64,22 @@ class Watched(_Run):
         """The values alone."""
         return [w.value for w in self.wrote]
 
-    def __repr__(self) -> str:
-        rows = [
+    def _rows(self, most: int) -> list[tuple[str, ...]]:
+        return [
             (w.where.rsplit("/", 1)[-1], f"block {w.block} thread {w.thread}", f"{w.place} = {_value(w.value)}",
              w.statement)
-            for w in self.wrote[:_SHOWN]
+            for w in self.wrote[:most]
         ]  # fmt: skip
-        return self._text(rows, len(self.wrote) - _SHOWN + self.left_out)
+
+    def __repr__(self) -> str:
+        return self._text(self._rows(_SHOWN), len(self.wrote) - _SHOWN + self.left_out)
+
+    def svg(self) -> str:
+        """The first 400 rows as a picture, which ``gr.svg`` writes to a file."""
+        from graphene.viz.rows import draw_rows
+
+        notes = self._notes(len(self.wrote) - _DRAWN + self.left_out)
+        return draw_rows("what was written", ("line", "by", "value", "statement"), self._rows(_DRAWN), notes)
 
 
 class Step(NamedTuple):
@@ -113,12 +125,22 @@ class Steps(_Run):
             out.update(step.wrote)
         return out
 
-    def __repr__(self) -> str:
-        rows = [
+    def _rows(self, most: int) -> list[tuple[str, ...]]:
+        return [
             (str(i), s.where.rsplit("/", 1)[-1], ", ".join(f"{p} = {_value(v)}" for p, v in s.wrote.items()))
-            for i, s in enumerate(self._steps[:_SHOWN])
+            for i, s in enumerate(self._steps[:most])
         ]
-        return self._text(rows, len(self._steps) - _SHOWN)
+
+    def __repr__(self) -> str:
+        return self._text(self._rows(_SHOWN), len(self._steps) - _SHOWN)
+
+    def svg(self) -> str:
+        """The first 400 steps as a picture, which ``gr.svg`` writes to a file."""
+        from graphene.viz.rows import draw_rows
+
+        rows = [(*r, s.statement) for r, s in zip(self._rows(_DRAWN), self._steps, strict=False)]
+        notes = self._notes(len(self._steps) - _DRAWN)
+        return draw_rows("steps of a thread", ("step", "line", "wrote", "statement"), rows, notes)
 
 
 def _blocks(kernel: Recorded, args: tuple[object, ...], named: dict[str, object], arch: str | None) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 from graphene import _core
 from graphene._core import ComposedLayout, Layout, Swizzle
+from graphene._refused import refuse
 from graphene.errors import LayoutError
 from graphene.viz.grid import Cell, draw_grid, ramp, shade
 from graphene.viz.nest import draw_kernel
@@ -309,20 +310,22 @@ def _draw(obj: Any, tile: Any, of: Any) -> str:
         return obj.timeline()
     if isinstance(ir := getattr(obj, "ir", None), _core.KernelIR):
         return draw_kernel(ir)
-    name = type(obj).__name__
-    raise TypeError(
-        f"nothing draws this {name}: gr.svg takes a layout, a swizzle, a tensor, threads, a fragment, a kernel, "
-        "a trace or an operand of an atom, as in gr.svg(gr.atom(name).c)"
-    )
+    own = getattr(obj, "svg", None)  # of a plan, of a graph of operators, of what a thread did
+    if callable(own) and not isinstance(obj, type):
+        return str(own())
+    refuse("LAYOUT_PICTURE", f"nothing draws this {type(obj).__name__}", [f"got: {obj!r:.80}"],
+           "gr.svg takes a layout, a swizzle, a tensor, threads, a fragment, a kernel, a trace, steps, a plan, or an "
+           "operand of an atom, as in gr.svg(gr.atom(name).c)")  # fmt: skip
 
 
 def svg(obj: Any, path: str | Path | None = None, *, tile: Any = None, of: Any = None) -> str:
     """A picture as standalone SVG text, which is also written to `path` if that is given.
 
     obj: a Layout (or its text), a ComposedLayout, a Swizzle, a tensor, a thread tensor, a fragment, an operand of an
-    atom, a kernel (its statements, nested) or a trace (its timeline). tile: draw a Layout as a thread-value layout of a
+    atom, a kernel (its statements, nested), a trace (its timeline), the result of ``kernel.steps`` or ``kernel.watch``
+    (rows of text) or a plan. tile: draw a Layout as a thread-value layout of a
     tile of this shape, such as (16, 8) or "m16,n8". of: draw a tiled tensor on the tensor (or layout) it came from.
-    Raises LayoutError LAYOUT_PICTURE for sizes that are symbolic or too large, TypeError for anything else.
+    Raises LayoutError LAYOUT_PICTURE for sizes that are symbolic or too large, and for anything else.
     """
     text = _draw(obj, tile, of)
     if path is not None:

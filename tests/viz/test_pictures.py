@@ -3,12 +3,13 @@
 import re
 import xml.etree.ElementTree as ET
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphene as gr
-from graphene import viz
+from graphene import plan, viz
 
 NS = {"s": "http://www.w3.org/2000/svg"}
 
@@ -159,8 +160,32 @@ def test_what_cannot_be_drawn(call, message):
         call()
     assert e.value.code == "LAYOUT_PICTURE"
     assert e.value.diagnostics[0]["message"] == message
-    with pytest.raises(TypeError, match=r"nothing draws this object: gr\.svg takes a layout"):
-        gr.svg(object())
+    with pytest.raises(gr.LayoutError, match=r"nothing draws this list   \[LAYOUT_PICTURE\]") as e:
+        gr.svg([1, 2])
+    assert "gr.svg takes a layout, a swizzle" in str(e.value)
+
+
+def test_what_draws_itself_is_drawn(tmp_path):
+    """What a thread did, with lines that an error ended, and plans."""
+    with gr.Kernel("twice") as kernel:
+        x, y = gr.input("x", [64], gr.fp32), gr.output("y", [64], gr.fp32)
+        (t,) = gr.threads(64).indices()
+        gr.move(y.tile([1])[t], gr.load(x.tile([1])[t]) * 2 < 3)
+    x, y = np.ones(64, np.float32), np.zeros(64, np.float32)
+    steps = kernel.steps(x, y, thread=3)
+    text = gr.svg(steps, tmp_path / "steps.svg")
+    assert ET.fromstring(text).tag.endswith("svg")
+    assert (tmp_path / "steps.svg").read_text() == text + "\n"
+    for step in steps:
+        assert step.where.rsplit("/", 1)[-1] in text
+    assert "&lt;" in text  # the operation of a comparison
+    assert gr.svg(kernel.watch("y", x, y)).count("<rect") == 33  # the ground, and every other row of 64
+    m, k, n = plan.axes(m=16, k=64, n=64)
+    with plan.graph("product") as g:
+        a, b = g.input("A", [m, k], gr.fp16), g.input("B", [k, n], gr.fp16)
+        g.output("C", plan.dot(a, b, k), [m, n], gr.fp16)
+    made = g.plan("sm_90a")
+    assert gr.svg(made) == made.svg()
 
 
 def test_tensors_are_drawn_where_their_elements_are():

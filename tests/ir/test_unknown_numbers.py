@@ -1,0 +1,67 @@
+"""What Python and NumPy ask of registers as if their numbers were known."""
+
+import math
+
+import numpy as np
+import pytest
+
+import graphene as gr
+
+
+def recorded(body):
+    """Calls `body` with a register of each thread, in a kernel that stores what it returns."""
+    with gr.Kernel("asked") as kernel:
+        x, y = gr.input("x", [64], gr.fp32), gr.output("y", [64], gr.fp32)
+        (t,) = gr.threads(64).indices()
+        gr.move(y.tile([1])[t], body(gr.load(x.tile([1])[t])))
+    return kernel
+
+
+ANSWERED = {
+    "round": (round, np.round),
+    "floor": (math.floor, np.floor),
+    "ceil": (lambda r: math.ceil(r * 2), lambda x: np.ceil(x * 2)),
+    "trunc": (math.trunc, np.trunc),
+    "a NumPy number before it": (lambda r: np.float32(2) * r - np.int32(1), lambda x: 2 * x - 1),
+    "an array of one number": (lambda r: np.array(3.0) / (r + 10), lambda x: 3 / (x + 10)),
+    "compared with one": (lambda r: gr.where(np.float32(0) < r, r, 0), lambda x: np.where(x > 0, x, 0)),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERED)
+def test_what_registers_answer(name):
+    body, on_arrays = ANSWERED[name]
+    x, y = np.linspace(-4, 4, 64).astype(np.float32), np.zeros(64, np.float32)
+    recorded(body)(x, y)
+    np.testing.assert_allclose(y, on_arrays(x).astype(np.float32), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("ask", "message", "fix"),
+    [
+        (math.exp, "the numbers in registers are known only when the kernel runs", "such as gr.exp for math.exp"),
+        (lambda r: math.sqrt(r + 1), "the numbers in registers", "write Graphene's function instead of Python's"),
+        (float, "the numbers in registers", "gr.let(name, x, dtype) converts"),
+        (int, "the numbers in registers", "gr.index reads an integer"),
+        (complex, "the numbers in registers", "Graphene's function"),
+        (lambda r: [1, 2][r], "the numbers in registers", "gr.index reads an integer that is an index or a bound"),
+        (lambda r: f"{r:.2f}", "the numbers in registers", "gr.print shows them"),
+        (lambda r: round(r, 2), "registers are rounded to integers", "gr.round(x * 100) / 100"),
+        (np.exp, "NumPy's exp takes no registers", "write gr.exp"),
+        (lambda r: np.maximum(r, 0), "NumPy's maximum takes no registers", "write gr.max"),
+        (lambda r: np.ones(2) * r, "NumPy's multiply takes no registers", "an array is an argument of the kernel"),
+        (np.sum, "NumPy's add takes no registers", "an array is an argument of the kernel"),
+    ],
+)
+def test_what_is_refused(ask, message, fix):
+    with pytest.raises(gr.LayoutError) as e:
+        recorded(ask)
+    assert e.value.code == "POINTWISE_TYPE"
+    assert message in e.value.diagnostics[0]["message"]
+    assert fix in e.value.diagnostics[0]["fix"]
+
+
+def test_names_are_written_without_a_form():
+    shown = []
+    recorded(lambda r: (shown.append(f"{r}"), r)[1])
+    assert shown[0].endswith(":[1].fp32.RF")
