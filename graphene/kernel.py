@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING, Any
 
-from graphene import _core
+from graphene import _core, shipped
 from graphene import check as _check
 from graphene import promise as _promise
 from graphene import report as _report
@@ -233,7 +233,7 @@ class Kernel(_core.Launcher):
         return self.lowered(_core.architecture(arch)).cuda_source()
 
     def compile(self, arch: str) -> Binary:
-        """Compiles for ``arch`` with NVRTC, or takes the cubin from the disk cache. This needs no GPU.
+        """Compiles for ``arch`` with NVRTC, or takes the cubin from the disk cache or the package. This needs no GPU.
 
         The result has ``.ptx .cubin .registers .spill_bytes .shared_bytes``. Raises CompileError besides what
         ``lowered`` raises.
@@ -241,7 +241,9 @@ class Kernel(_core.Launcher):
         binary = self._binaries.get(_core.architecture(arch))
         if binary is None:
             program = self.lowered(arch)
-            binary = _core.compile_source(program.cuda_source(), program.entry, arch, self._name)
+            source = program.cuda_source()
+            shipped.offer(source, program.entry, arch)
+            binary = _core.compile_source(source, program.entry, arch, self._name)
             self._binaries[arch] = binary
         return binary
 

@@ -12,6 +12,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 
+os.environ.setdefault("GRAPHENE_SHIPPED", "0")  # tests judge what this source and this compiler make
+
+
 @functools.cache
 def why_no_gpu():
     try:

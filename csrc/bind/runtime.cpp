@@ -12,6 +12,7 @@
 #include "runtime/cache.h"
 #include "runtime/compile.h"
 #include "runtime/driver.h"
+#include "runtime/folder.h"
 #include "runtime/nvrtc.h"
 #include "runtime/plans.h"
 #include "runtime/sha256.h"
@@ -232,6 +233,14 @@ COMPILE_REMARK, COMPILE_CANCELLED, COMPILE_FORK. Releases the GIL, and answers s
       py::arg("source"), py::arg("entry"), py::arg("arch"), py::arg("options") = py::none(),
       "Whether compile_source would find this in the disk cache.");
   m.def(
+      "cubin_key",
+      [](const std::string& source, const std::string& entry, const std::string& arch) {
+        return rt::cubin_key(request_of(source, entry, arch, std::nullopt, std::nullopt));
+      },
+      py::arg("source"), py::arg("entry"), py::arg("arch"),
+      "The key under which compile_source looks for this in the disk cache; where no NVRTC serves `arch`, its first 64 "
+      "digits, which name the request.");
+  m.def(
       "cached_binary",
       [](const std::string& key, const std::string& entry, const std::string& arch) -> py::object {
         auto b = std::make_shared<rt::Binary>();
@@ -260,6 +269,16 @@ COMPILE_REMARK, COMPILE_CANCELLED, COMPILE_FORK. Releases the GIL, and answers s
       py::arg("request"), py::arg("arch"), py::arg("text"),
       "Keeps a plan, a JSON object that says its own `request` and `arch`. False where that cannot be.");
   m.def("cache_discard", &rt::cache_discard, py::arg("key"), "Removes an entry that its reader found wrong.");
+  m.def(
+      "files_state",
+      [](const std::string& folder, const std::vector<std::string>& endings) {
+        const rt::FilesState state = rt::files_state(folder, endings);
+        return py::make_tuple(state.digest, state.newest_ns);
+      },
+      py::arg("folder"), py::arg("endings"),
+      "A hash of names, sizes, times and places on the disk of all files below a folder whose names end so, and the "
+      "latest of their times in nanoseconds. The hash is empty where the system refuses one. Folders whose names have "
+      "a dot, __pycache__ and links to folders are left out.");
   m.def(
       "memo_load",
       [](const std::string& name) -> py::object {

@@ -247,6 +247,14 @@ std::string why_not_cacheable(const std::string& key, const CacheFiles& files) {
   return {};
 }
 
+std::string cubin_key(const CompileRequest& request) {
+  try {
+    return cache_key(request, find_nvrtc(request.arch, request.site_packages));
+  } catch (const Error&) {
+    return request_key(request).substr(0, kRequestDigits);
+  }
+}
+
 bool is_cached(const CompileRequest& request) {
   Binary b;
   NvrtcInfo info;

@@ -44,6 +44,10 @@ struct CompileRequest {
 // Whether the cache holds it already; the library is not loaded.
 [[nodiscard]] bool is_cached(const CompileRequest& request);
 
+// The key under which `compile` looks first. Where no NVRTC serves the architecture it is the first part alone, which
+// is the request's hash.
+[[nodiscard]] std::string cubin_key(const CompileRequest& request);
+
 // A cached kernel's key is a hash of the request, which any NVRTC may have met, then one of the NVRTC build: where no
 // NVRTC serves the architecture, what another one compiled is used.
 

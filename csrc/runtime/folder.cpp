@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+
+#include "runtime/sha256.h"
 
 namespace graphene::runtime {
 
@@ -16,6 +19,43 @@ namespace {
 constexpr mode_t kFolderMode = 0755;
 
 bool is_known(uid_t owner) { return owner == ::geteuid() || owner == 0; }
+
+std::int64_t nanoseconds(const timespec& t) { return t.tv_sec * 1'000'000'000 + t.tv_nsec; }
+
+// Adds the files below the folder `at` of `root` to `rows`, a text each. False where the system refuses one.
+bool look_below(int root, const std::string& at, const std::vector<std::string>& endings,
+                std::vector<std::string>& rows, std::int64_t& newest_ns) {
+  const int fd = ::openat(root, at.empty() ? "." : at.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return false;
+  DIR* dir = ::fdopendir(fd);
+  if (dir == nullptr) {
+    ::close(fd);
+    return false;
+  }
+  bool good = true;
+  std::vector<std::string> inner;
+  while (const dirent* entry = ::readdir(dir)) {
+    const std::string name = entry->d_name;
+    struct stat s {};
+    if (std::any_of(endings.begin(), endings.end(), [&](const std::string& e) { return name.ends_with(e); })) {
+      good = good && ::fstatat(fd, name.c_str(), &s, 0) == 0;
+      const std::array<std::int64_t, 4> numbers = {s.st_size, nanoseconds(s.st_mtim), nanoseconds(s.st_ctim),
+                                                   static_cast<std::int64_t>(s.st_ino)};
+      newest_ns = std::max({newest_ns, numbers[1], numbers[2]});
+      std::string row = at + name;
+      for (const std::int64_t n : numbers) row += ' ' + std::to_string(n);
+      rows.push_back(std::move(row));
+    } else if (name.find('.') == std::string::npos && name != "__pycache__") {
+      const bool known = entry->d_type != DT_UNKNOWN;
+      if (known ? entry->d_type == DT_DIR
+                : ::fstatat(fd, name.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(s.st_mode))
+        inner.push_back(at + name + '/');
+    }
+  }
+  ::closedir(dir);
+  return good && std::all_of(inner.begin(), inner.end(),
+                             [&](const std::string& i) { return look_below(root, i, endings, rows, newest_ns); });
+}
 
 // Makes a folder and those above it that are missing.
 void make_folders(const fs::path& path) {
@@ -126,5 +166,20 @@ void Folder::touch(const std::string& name) const {
 }
 
 void Folder::sync() const { static_cast<void>(::fsync(fd_)); }
+
+FilesState files_state(const fs::path& folder, const std::vector<std::string>& endings) {
+  FilesState out;
+  const int root = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (root < 0) return out;
+  std::vector<std::string> rows;
+  if (look_below(root, {}, endings, rows, out.newest_ns)) {
+    std::sort(rows.begin(), rows.end());
+    Sha256 h;
+    for (const std::string& row : rows) h.field(row);
+    out.digest = h.hex();
+  }
+  ::close(root);
+  return out;
+}
 
 }  // namespace graphene::runtime

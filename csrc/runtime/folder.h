@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -62,5 +63,15 @@ class Folder {
   explicit Folder(int fd) : fd_(fd) {}
   int fd_ = -1;
 };
+
+// The files of a program, as far as one can see without reading them.
+struct FilesState {
+  std::string digest;          // of names, sizes, times and places on the disk; empty where the system refuses one
+  std::int64_t newest_ns = 0;  // the latest time at which one was written or renamed
+};
+
+// Of all files below `folder` whose names end in one of `endings`. Folders whose names have a dot, `__pycache__` and
+// links to folders are left out.
+[[nodiscard]] FilesState files_state(const std::filesystem::path& folder, const std::vector<std::string>& endings);
 
 }  // namespace graphene::runtime

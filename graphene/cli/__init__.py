@@ -76,6 +76,7 @@ def _run(argv: Sequence[str] | None) -> int:
     warming = command("warm", help="compile and keep what calls of operators will launch")
     warming.add_argument("call", nargs="*", help="such as 'matmul(fp16[4096, 4096], fp16[4096, 4096].T)'")
     warming.add_argument("--calls", metavar="FILE", help="also those that GRAPHENE_RECORD_CALLS=FILE recorded")
+    warming.add_argument("--usual", action="store_true", help="also usual products, attention and normalisations")
     warming.add_argument("--arch", action="append", help="such as sm_90a; may be repeated; without it this GPU's")
     tuning = command("tune", help="rank or measure configurations of products, norms, softmax")
     tuning.add_argument(
@@ -121,9 +122,9 @@ def _run(argv: Sequence[str] | None) -> int:
     if args.command == "warm":
         from graphene.cli.warm import warm_calls
 
-        if not args.call and not args.calls:
-            warming.error("name a call, or a file of calls by --calls")
-        return warm_calls(args.call, args.calls, args.arch)
+        if not args.call and not args.calls and not args.usual:
+            warming.error("name a call, or a file of calls by --calls, or --usual")
+        return warm_calls(args.call, args.calls, args.arch, args.usual)
     if args.command == "tune":
         from graphene.cli.tune import tune_sizes
 

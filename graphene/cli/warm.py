@@ -7,11 +7,11 @@ import time
 from collections.abc import Sequence
 
 
-def warm_calls(calls: Sequence[str], recorded: str | None, archs: Sequence[str] | None) -> int:
+def warm_calls(calls: Sequence[str], recorded: str | None, archs: Sequence[str] | None, usual: bool = False) -> int:
     """Warms every call for every architecture and prints a line for each; returns the exit status.
 
     ``calls``: texts that ``graphene.ops.core.warm.spelled`` takes. ``recorded``: a file of GRAPHENE_RECORD_CALLS.
-    ``archs``: None means the architecture of this machine's GPU.
+    ``archs``: None means the architecture of this machine's GPU. ``usual``: also those of graphene/compiled.
     """
     import graphene as gr
     from graphene import _core
@@ -29,7 +29,9 @@ def warm_calls(calls: Sequence[str], recorded: str | None, archs: Sequence[str] 
                 file=sys.stderr,
             )
             return 1
-        todo = [warm.spelled(text) for text in calls] + (warm.recorded(recorded) if recorded else [])
+        todo = [warm.spelled(text) for text in [*calls, *(warm.usual() if usual else [])]] + (
+            warm.recorded(recorded) if recorded else []
+        )
         jobs = [(call, arch) for call in todo for arch in wanted]
     except gr.GrapheneError as e:
         print(e, file=sys.stderr)

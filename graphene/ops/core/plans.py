@@ -314,19 +314,19 @@ def _process_start_ns() -> int:
         return now
 
 
-def _package_files(folder: str) -> list[tuple[str, os.stat_result]]:
-    """The package's files by their names in it, as text: path objects would cost more than the system's answer."""
-    out: list[tuple[str, os.stat_result]] = []
+def _package_files(folder: str) -> list[str]:
+    """The package's files by their names in it: those of which ``files_state`` tells."""
+    out: list[str] = []
     waiting = [""]
     while waiting:
         at = waiting.pop()
         with os.scandir(f"{folder}/{at}") as entries:
             for e in entries:
                 if e.name.endswith(_FILES):
-                    out.append((at + e.name, e.stat()))
+                    out.append(at + e.name)
                 elif "." not in e.name and e.name != "__pycache__" and e.is_dir(follow_symlinks=False):
                     waiting.append(f"{at}{e.name}/")
-    return sorted(out, key=lambda row: row[0])
+    return sorted(out)
 
 
 def _hash(file: str) -> str:
@@ -342,12 +342,11 @@ def package_stamp() -> str | None:
     """
     folder = str(Path(__file__).parents[2])
     try:
-        files = _package_files(folder)
-        files.append((_core.__file__, os.stat(_core.__file__)))
-        if max(max(s.st_mtime_ns, s.st_ctime_ns) for _, s in files) > _process_start_ns():
+        found, newest_ns = _core.files_state(folder, _FILES)
+        core = os.stat(_core.__file__)
+        if not found or max(newest_ns, core.st_mtime_ns, core.st_ctime_ns) > _process_start_ns():
             return None
-        seen = [(n, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for n, s in files]
-        state = _core.sha256(repr(seen).encode())
+        state = f"{found} {core.st_size} {core.st_mtime_ns} {core.st_ctime_ns} {core.st_ino}"
         name = _core.sha256(f"package {folder}".encode())[:32]
         try:
             known = json.loads(_core.memo_load(name) or b"{}")
@@ -355,7 +354,8 @@ def package_stamp() -> str | None:
             known = None
         if isinstance(known, dict) and known.get("state") == state and isinstance(known.get("stamp"), str):
             return str(known["stamp"])
-        hashes = [(n if n[0] != "/" else os.path.basename(n), _hash(os.path.join(folder, n))) for n, _ in files]
+        hashes = [(n, _hash(f"{folder}/{n}")) for n in _package_files(folder)]
+        hashes.append((os.path.basename(_core.__file__), _hash(_core.__file__)))
     except (OSError, ValueError):
         return None
     stamp = _core.sha256(repr(hashes).encode())

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from graphene import _core, archive, dtypes
+from graphene import _core, archive, dtypes, shipped
 from graphene.ops.core import plans
 from graphene.ops.core.define import Arg, Defined, bound, defined
 from graphene.ops.core.torch import NUMBERS, fail, torch
@@ -123,6 +123,12 @@ def recorded(file: str | Path) -> list[OperatorCall]:
         fail("OP_ARGUMENT", f"{file} holds something else than recorded calls", [f"why:  {type(e).__name__}: {e}"],
              "record it again: GRAPHENE_RECORD_CALLS=FILE python ...")  # fmt: skip
     return out
+
+
+def usual() -> list[str]:
+    """The text of each call whose kernels come compiled with the package for sm_90a."""
+    lines = (shipped.FOLDER / "usual_calls.txt").read_text().splitlines()
+    return [line for line in lines if not line.startswith("#")]
 
 
 def warm(call: OperatorCall, arch: str) -> Warmed:
