@@ -1,7 +1,7 @@
-"""Forks wait until no other thread imports a module of this package.
+"""Forks wait until no other thread imports a module of this package, or one that its functions import.
 
-Functions import what only they need. A child that was made in the midst of such an import has the module's lock, but
-not the thread that would release it, and waits for ever where it imports the same module.
+Functions import what only they need, and NumPy does (numpy.random). A child that was made in the midst of such an
+import has the module's lock, but not the thread that would release it, and waits for ever where it imports the same.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ import contextlib
 import importlib
 import importlib._bootstrap as _bootstrap
 import os
+import sys
+
+# Those of others stay out: what they wait for while they are imported is not known.
+_AWAITED = sys.stdlib_module_names | {"graphene", "numpy"}
 
 
 def _begun() -> set[str]:
     """Names of the modules that are being imported."""
-    return {n for n in list(getattr(_bootstrap, "_module_locks", ())) if n.partition(".")[0] == "graphene"}
+    return {n for n in list(getattr(_bootstrap, "_module_locks", ())) if n.partition(".")[0] in _AWAITED}
 
 
 def _finish_imports() -> None:

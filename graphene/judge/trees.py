@@ -82,11 +82,13 @@ class Trees:
                 key.append(type(value))
             else:
                 key += [type(value), value]
-        known = self._known.setdefault(tuple(key), node)
-        if known is node:
+        known = self._known.get(tuple(key))
+        if known is None:
+            # This comes before the node can be found: by another thread, or after Ctrl-C has ended this one.
             mine = {node.id} if isinstance(node, ast.Name) else ()
             self._names[id(node)] = frozenset(mine).union(*(self._names[id(x)] for x in parts))
             self._sizes[id(node)] = 1 + sum(self._sizes[id(x)] for x in parts)
+            known = self._known.setdefault(tuple(key), node)
         return known
 
     def names(self, node: ast.AST) -> frozenset[str]:

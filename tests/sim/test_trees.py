@@ -1,0 +1,69 @@
+"""Trees of a kernel's expressions, which threads share and Ctrl-C leaves whole."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from graphene.judge.trees import Trees
+
+
+class Interrupted(dict[Any, Any]):
+    """Ctrl-C comes where the n-th entry is written."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.left = n
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+        super().__setitem__(key, value)
+
+
+@pytest.mark.parametrize("table", ["_names", "_sizes", "_of_texts"])
+@pytest.mark.parametrize("n", range(1, 5))
+def test_what_ctrl_c_left_is_found(table: str, n: int) -> None:
+    trees = Trees()
+    setattr(trees, table, Interrupted(n))
+    text = "a + b * 2"
+    try:
+        trees.tree(text)
+    except KeyboardInterrupt:
+        pass
+    else:
+        assert table == "_of_texts"
+        assert n > 1
+    tree = trees.tree(text)
+    assert tree is not None
+    assert trees.names(tree) == {"a", "b"}
+    assert trees.length(tree) == 5
+
+
+def test_threads_share_trees() -> None:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        trees, wrong = Trees(), []
+
+        def work() -> None:
+            try:
+                for i in range(300):
+                    tree = trees.tree(f"(a{i} + b{i}) * (a{i} + b{i} + c)")
+                    assert tree is not None
+                    assert trees.names(tree) == {f"a{i}", f"b{i}", "c"}
+            except BaseException as e:
+                wrong.append(e)
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert not wrong
+    finally:
+        sys.setswitchinterval(interval)
