@@ -167,8 +167,11 @@ def check_group(call: str, on: ThreadTensor) -> None:
     """Raises VerifyError SPEC_GROUP unless threads that are not tiled can exchange registers, all with all."""
     n = on.size if len(on.levels) == 1 and on.unit == "thread" else 0
     if not isinstance(n, int) or n < 1 or (n & (n - 1) if n < 32 else n % 32):
+        fix = "pass threads before they are tiled, or one tile of them"
+        if isinstance(n, int) and n > 32:
+            fix = "pass a multiple of 32 threads, not tiled: those that are left over hold what changes nothing"
         refuse("SPEC_GROUP", f"gr.{call} takes whole warps, or a part of one of 1, 2, 4, 8 or 16 threads",
-               [f"got: {on}"], "pass threads before they are tiled, or one tile of them")  # fmt: skip
+               [f"got: {on}"], fix)  # fmt: skip
     # Tiles begin where the executing thread says, and parts are subsets: what is left is the block.
     if 1 < n < 32 and isinstance(on.offset, int) and not on.subset:
         refuse("SPEC_GROUP", f"gr.{call} exchanges registers in whole warps, and the block has {n} threads",

@@ -36,7 +36,8 @@ different words of one bank. Global memory: ``sectors`` of 32 bytes, and the few
                      field("conflicts", &N::conflicts), field("ways", &N::ways), field("sectors", &N::sectors),
                      field("ideal_sectors", &N::ideal_sectors));
   using A = plan::Arrangement;
-  register_record<A>(m, "PlannedSwizzle", "A way to lay out a tile; `gr.plan.Arrangement` says what its fields are.",
+  register_record<A>(m, "PlannedSwizzle",
+                     "A way to lay out a tile; `graphene.arrange.Arrangement` says what its fields are.",
                      field("swizzle", &A::swizzle), field("row_elems", &A::row_elems), field("bytes", &A::bytes),
                      field("wavefronts", &A::wavefronts), field("conflicts", &A::conflicts));
   using S = plan::Slots;

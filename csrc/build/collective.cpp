@@ -100,7 +100,9 @@ atoms::InstancePtr entry_for(const ir::SpecStmt& spec, const std::string& atom, 
   refuse(spec, Code::COLLECTIVE_ATOM, atom + " does not implement this " + ir::name(spec.kind),
          {std::string("want: ") + atoms::name(first.atom.kind) + " from " + what(first.in) + " to " + what(first.out),
           std::string("got: ") + ir::name(spec.kind) + " of " + ir::name(dtype) + " from " + ir::name(from) + " to " +
-              ir::name(to)});
+              ir::name(to)},
+         spec.kind == ir::SpecKind::Move ? "name one that does, or two that go through registers: atom=(load, store)"
+                                         : "");
 }
 
 int contiguous_dim(const ir::Tensor& t, std::int64_t values) {

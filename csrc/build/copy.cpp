@@ -35,7 +35,8 @@ std::vector<std::int64_t> same_shape(const ir::SpecStmt& spec, const ir::Tensor&
            {"want: " + std::to_string(values) + " elements, " + std::to_string(ir::bytes_of_elems(t.dtype, values)) +
                 " bytes",
             "got: " + t.type_str() + ", " + std::to_string(ir::bytes_of_elems(t.dtype, t.size().value())) + " bytes"},
-           "cut tiles of " + std::to_string(values) + " elements, or name an atom for as few bytes");
+           "cut tiles of " + std::to_string(values) + " elements, or name an atom that copies " +
+               std::to_string(ir::bytes_of_elems(t.dtype, t.size().value())) + " bytes");
   }
   refuse(spec, Code::COLLECTIVE_VECTOR, "what " + atom + " accesses as one vector is not contiguous",
          {"vector: " + std::to_string(values) + " elements", "in: " + t.type_str()}, "choose a narrower atom");

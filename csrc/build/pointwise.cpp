@@ -49,7 +49,8 @@ class Pointwise {
     const Shape want = shape_of(dst_);
     if (!broadcasts(shapes_[root_], want)) {
       refuse(Code::POINTWISE_SHAPE, "the value does not fit the destination",
-             {"destination: " + tile_text(want), "value: " + tile_text(shapes_[root_])}, "");
+             {"destination: " + tile_text(want), "value: " + tile_text(shapes_[root_])},
+             "tile or index both to one shape; a size of 1 repeats");
     }
     b_.decompose(spec_, [&](const ir::SpecStmt& recorded) {
       spec_.blocks = recorded.blocks;

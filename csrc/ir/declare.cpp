@@ -341,7 +341,8 @@ Spread spread_over(const std::vector<std::int64_t>& shape, const FragmentSpec& s
       outside *= modes[d].size().value();
     }
     if (outside <= 0 || shape[d] % outside != 0)
-      fail(Code::FRAGMENT_SHAPE, "the group and the atom's tile do not divide the fragment", details);
+      fail(Code::FRAGMENT_SHAPE, "the group and the atom's tile do not divide the fragment", details,
+           "make each size a multiple of the tile's times the number of the group's outer members");
     regs[d] = shape[d] / outside;
   }
 

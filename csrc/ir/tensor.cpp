@@ -238,7 +238,8 @@ void check_index(const Tensor& t, std::size_t i, const Expr& at, const Expr& siz
     if (!implied(t, i, size)) extra.push_back({at, {}, size});
     return;
   }
-  if (sym::prove(sym::le(size, at))) wrong("an index past the end", "");
+  if (sym::prove(sym::le(size, at)))
+    wrong("an index past the end", "index one that there is, or leave out the threads that have none: gr.if_(...)");
   extra.push_back({at, {}, size, Outside::Past});
 }
 
@@ -358,7 +359,8 @@ Tensor reshape(const Tensor& t, int level, const Layout& shape) {
   if (!sym::prove(sym::eq(shape.size(), t.levels[l].size())))
     fail(Code::TENSOR_RESHAPE, "a reshape keeps the number of elements",
          {tensor_line(t), "level " + std::to_string(level) + ": " + t.levels[l].size().str(),
-          "got: " + level_str(shape) + " of " + shape.size().str()});
+          "got: " + level_str(shape) + " of " + shape.size().str()},
+         "choose sizes whose product is " + t.levels[l].size().str());
   Tensor out = t;
   out.id = -1;
   auto apply = [&](Layout& old) { old = reshaped(old, shape); };

@@ -233,7 +233,8 @@ ThreadTensor reshape(const ThreadTensor& t, int level, const Layout& shape) {
   if (!sym::prove(sym::eq(shape.size(), old.size())))
     fail(Code::THREAD_RESHAPE, "a reshape keeps the number of members",
          {"threads: " + t.type_str(), "level " + std::to_string(level) + ": " + old.size().str(),
-          "got: " + level_str(shape) + " of " + shape.size().str()});
+          "got: " + level_str(shape) + " of " + shape.size().str()},
+         "choose sizes whose product is " + old.size().str());
   ThreadTensor out = t;
   out.id = -1;
   out.levels[static_cast<std::size_t>(level)] = reshaped(old, shape);

@@ -149,7 +149,9 @@ Swizzled apply_swizzle(const Swizzle& swizzle, const Expr& offset, const std::ve
       fail(Code::LOWER_SWIZZLE, "values of one access that the swizzle moves apart",
            {"swizzle: " + swizzle.str(), "offset: " + offset.str(),
             "value " + std::to_string(v) + ": at a distance of " + distance.str()},
-           "access at most " + std::to_string(unit) + " consecutive elements at multiples of as many");
+           unit == 1 ? "access single elements"
+                     : "access at most " + std::to_string(unit) + " consecutive elements, from a multiple of " +
+                           std::to_string(unit) + " on");
     }
     out.deltas.push_back(distance.value());
   }

@@ -10,7 +10,9 @@ namespace {
 
 thread_local Budget* current = nullptr;
 
-std::string mebibytes(std::int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
+std::string mebibytes(std::int64_t bytes) {
+  return bytes > 0 && bytes < 1 << 20 ? std::to_string(bytes) + " bytes" : std::to_string(bytes >> 20) + " MiB";
+}
 
 }  // namespace
 

@@ -218,7 +218,7 @@ void Machine::deadlock() const {
   if (bytes) {
     d.fix = "an arrival expects bytes that no copy brings: expect= names what the copies of the phase write";
   } else if (!waited.empty()) {
-    d.fix = "nobody arrives for the phase that is waited for: an arrival is missing, or the parity is the other one";
+    d.fix = "add the arrival that the phase still misses, or wait for the other parity";
   } else {
     d.fix = ended ? "every warp must arrive: a barrier stands in a branch or loop that some warps leave out"
                   : "warps wait for each other at different barriers: let them arrive in the same order";

@@ -22,7 +22,8 @@ constexpr std::string_view kProducts = "group:wgmma";
 constexpr std::string_view kMBarrier = "mbarrier:";  // ... on a phase
 
 [[noreturn]] void unsupported(const lower::AtomCall& call, const ir::Stmt* origin, const std::string& why) {
-  fail(Code::SIM_UNSUPPORTED, "the simulator does not run " + call.atom->atom.name, {why}, {},
+  fail(Code::SIM_UNSUPPORTED, "the simulator does not run " + call.atom->atom.name, {why},
+       "name another instruction by atom=, or check this part of the kernel on a GPU",
        origin != nullptr ? origin->loc : SourceLoc{});
 }
 

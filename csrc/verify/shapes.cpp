@@ -273,7 +273,8 @@ void exchange(Context& c, const ir::Stmt& s) {
   if (spec == nullptr || spec->kind != SpecKind::Shfl || !well_formed(*spec)) return;
   const auto* x = tensor(spec->ins[0]);
   if (x == nullptr || (*x)->memory() != ir::Memory::RF || spec->outs[0]->memory() != ir::Memory::RF) {
-    c.problem(s, Code::VERIFY_SHFL, "a Shfl exchanges registers", {}, "use shared memory and a barrier for others");
+    c.problem(s, Code::VERIFY_SHFL, "a Shfl exchanges registers", {},
+              "load elements of memory into registers first, or exchange them by shared memory and a barrier");
     return;
   }
   exchange_lane(c, s, *spec);

@@ -331,7 +331,8 @@ def test_an_atom_of_another_kind_is_refused() -> None:
     text = refused(build)
     assert "st.shared.b32 does not implement this Move   [COLLECTIVE_ATOM]" in text
     assert text.endswith(
-        "  want: Move from a 16-bit type in RF to a 16-bit type in SH\n  got: Move of fp16 from SH to RF"
+        "  want: Move from a 16-bit type in RF to a 16-bit type in SH\n  got: Move of fp16 from SH to RF\n"
+        "  fix: name one that does, or two that go through registers: atom=(load, store)"
     )
 
 

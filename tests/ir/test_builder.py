@@ -166,7 +166,8 @@ def test_errors_say_where():
     here = test_errors_say_where.__code__.co_firstlineno + 4
     assert str(e.value) == (
         f"test_builder.py:{here}: an index past the end   [TENSOR_INDEX]\n"
-        "  tensor: [8,8:8,1].fp16.GL\n  mode 0: want 0 to 7\n  got: 8"
+        "  tensor: [8,8:8,1].fp16.GL\n  mode 0: want 0 to 7\n  got: 8\n"
+        "  fix: index one that there is, or leave out the threads that have none: gr.if_(...)"
     )
 
 
@@ -480,7 +481,8 @@ def test_fragments_must_fit():
 
     assert raises("FRAGMENT_SHAPE", shape) == (
         "the group and the atom's tile do not divide the fragment   [FRAGMENT_SHAPE]\n"
-        "  fragment: [40,16] of mma.c, tile [16,8]\n  on: [32].thread\n  tv: ((4,8),(2,2)):((32,1),(16,8))"
+        "  fragment: [40,16] of mma.c, tile [16,8]\n  on: [32].thread\n  tv: ((4,8),(2,2)):((32,1),(16,8))\n"
+        "  fix: make each size a multiple of the tile's times the number of the group's outer members"
     )
 
     def group():

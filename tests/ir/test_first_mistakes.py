@@ -159,7 +159,7 @@ def test_a_group_that_is_no_warps(call: str, threads: int) -> None:
         if threads == 16
         else f"gr.{call} takes whole warps, or a part of one of 1, 2, 4, 8 or 16 threads   [SPEC_GROUP]\n"
         "  got: [48].thread\n"
-        "  fix: pass threads before they are tiled, or one tile of them"
+        "  fix: pass a multiple of 32 threads, not tiled: those that are left over hold what changes nothing"
     )
 
 

@@ -321,7 +321,8 @@ def test_fragment_tiles_count_logical_elements(warps):
         ),
         (
             lambda t: t[4, 0],
-            "an index past the end   [TENSOR_INDEX]\n  tensor: [4,8:1,4].fp32.GL\n  mode 0: want 0 to 3\n  got: 4",
+            "an index past the end   [TENSOR_INDEX]\n  tensor: [4,8:1,4].fp32.GL\n  mode 0: want 0 to 3\n  got: 4\n"
+            "  fix: index one that there is, or leave out the threads that have none: gr.if_(...)",
         ),
         (
             lambda t: t[0, -1],
@@ -347,7 +348,7 @@ def test_fragment_tiles_count_logical_elements(warps):
         (
             lambda t: t.reshape(0, [4]),
             "a reshape keeps the number of elements   [TENSOR_RESHAPE]\n  tensor: [4,8:1,4].fp32.GL\n"
-            "  level 0: 32\n  got: [4] of 4",
+            "  level 0: 32\n  got: [4] of 4\n  fix: choose sizes whose product is 32",
         ),
         (
             lambda t: t.reshape(1, [4]),

@@ -191,7 +191,7 @@ def brute_hierarchical(t):
         (
             lambda: gr.threads(64).reshape(0, [8]),
             "a reshape keeps the number of members   [THREAD_RESHAPE]\n"
-            "  threads: [64].thread\n  level 0: 64\n  got: [8] of 8",
+            "  threads: [64].thread\n  level 0: 64\n  got: [8] of 8\n  fix: choose sizes whose product is 64",
         ),
         (
             lambda: gr.blocks(0),

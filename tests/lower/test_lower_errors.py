@@ -240,7 +240,7 @@ def a_vector_over_the_end() -> gr.Kernel:
       swizzle: Sw<3,0,3>
       offset: @t*2
       value 1: at a distance of (@t//4 ^ 1) - @t//4
-      fix: access at most 1 consecutive elements at multiples of as many
+      fix: access single elements
 """)
 def a_pair_that_the_swizzle_tears() -> gr.Kernel:
     if "sum_of_pair" not in gr.atoms():

@@ -308,7 +308,7 @@ def a_reduction_of_the_wrong_shape() -> gr.Kernel:
 @breaks("""
     FILE:N: a Shfl exchanges registers   [VERIFY_SHFL]
         %5:[].fp32.RF <- Shfl<<<#2:[1].block, [].thread>>>(%6:[].fp32.SH, arg=1, mode="bfly")
-      fix: use shared memory and a barrier for others
+      fix: load elements of memory into registers first, or exchange them by shared memory and a barrier
 """)
 def an_exchange_through_memory() -> gr.Kernel:
     with gr.Kernel("k") as kernel:
