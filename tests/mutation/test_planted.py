@@ -1,7 +1,7 @@
 """Mistakes planted by hand in attention, perceptrons and recurrent cells are told by ``check()``: some of them here.
 
 ``python tests/mutation/test_planted.py`` tries all, and the kernels without them, and prints those that pass in
-silence: 4 minutes of one core.
+silence: 6 minutes of one core.
 """
 
 from __future__ import annotations
