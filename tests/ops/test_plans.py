@@ -427,6 +427,19 @@ def plans_stamp(monkeypatch: pytest.MonkeyPatch, package: Path) -> Any:
     return plans.package_stamp.__wrapped__
 
 
+def test_a_library_is_told_apart_by_its_build_id_or_by_its_bytes(tmp_path: Path) -> None:
+    def hashed(data: bytes) -> str:
+        (tmp_path / "library").write_bytes(data)
+        return plans._hash_of_library(str(tmp_path / "library"))
+
+    head = b"\x7fELF" + bytes(60) + b"\4\0\0\0\x14\0\0\0\3\0\0\0GNU\0"
+    one = hashed(head + bytes(20) + b"code")
+    assert one == hashed(head + bytes(20) + b"stripped")  # the linker's hash is of the code
+    assert one != hashed(head + bytes(19) + b"1" + b"code")
+    assert hashed(b"\x7fELF" + bytes(9000) + b"a") != hashed(b"\x7fELF" + bytes(9000) + b"b")
+    assert len(plans._hash_of_library(_core.__file__)) >= 64
+
+
 # Compiling.
 
 

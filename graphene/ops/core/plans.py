@@ -12,6 +12,7 @@ import functools
 import hashlib
 import json
 import os
+import struct
 import threading
 import time
 import warnings
@@ -30,6 +31,7 @@ from graphene.select.device import named, of_arch
 _FORMAT = "graphene plan"
 _SCHEMA = 1
 _FILES = (".py", ".json")
+_BUILD_ID = struct.pack("<III4s", 4, 20, 3, b"GNU\0")  # what precedes its 20 bytes in an ELF file's notes
 _GIB = 1 << 30
 _NAMED_MEMORY_GIB = {"NVIDIA H200": 139, "NVIDIA A100": 79}  # memory of the devices that `of_arch` names
 TRIES = 4  # other tiles for a product that the compiler spills
@@ -334,6 +336,14 @@ def _hash(file: str) -> str:
         return hashlib.sha256(f.read()).hexdigest()
 
 
+def _hash_of_library(file: str) -> str:
+    """The hash that the linker wrote into a library's first page, its build ID; without one, that of all its bytes."""
+    with open(file, "rb", buffering=0) as f:
+        page = f.read(4096)
+    at = page.find(_BUILD_ID)
+    return page[at : at + len(_BUILD_ID) + 20].hex() if at >= 0 else _hash(file)
+
+
 @functools.cache
 def package_stamp() -> str | None:
     """A hash of this package's files. None if one of them was changed while this process ran.
@@ -355,7 +365,7 @@ def package_stamp() -> str | None:
         if isinstance(known, dict) and known.get("state") == state and isinstance(known.get("stamp"), str):
             return str(known["stamp"])
         hashes = [(n, _hash(f"{folder}/{n}")) for n in _package_files(folder)]
-        hashes.append((os.path.basename(_core.__file__), _hash(_core.__file__)))
+        hashes.append((os.path.basename(_core.__file__), _hash_of_library(_core.__file__)))
     except (OSError, ValueError):
         return None
     stamp = _core.sha256(repr(hashes).encode())
