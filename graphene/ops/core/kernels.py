@@ -18,7 +18,7 @@ MOST = 2**31 - 1  # the most elements of a row that kernels can count
 TOO_WIDE = "no kernel for rows of 2^31 elements and more"
 
 
-@dataclass
+@dataclass(eq=False, repr=False)  # methods that nobody calls take time to make
 class KernelCalls:
     """The kernels that are launched, in order, with the names of their arguments, or numbers.
 
