@@ -1,6 +1,7 @@
 #include "atoms/match.h"
 
 #include <algorithm>
+#include <bit>
 #include <set>
 
 #include "atoms/attempt.h"
@@ -89,6 +90,9 @@ std::string suggest_moves(const ir::SpecStmt& spec) {
   if (to_registers != of_registers && alone && elems.is_const() && elems.value() > most)
     return "a thread moves at most 16 bytes at once, " + std::to_string(most) + " of " + ir::name(dst.dtype) +
            ": cut both into tiles of as many neighbours, .tile([" + std::to_string(most) + "])";
+  if (to_registers != of_registers && alone && elems.is_const() &&
+      !std::has_single_bit(static_cast<std::uint64_t>(elems.value())))
+    return "a thread moves 1, 2, 4, ... neighbours at once, up to 16 bytes: cut both into such tiles, .tile([2])";
   return {};
 }
 

@@ -80,3 +80,10 @@ def test_which_side_of_a_move_has_which_type() -> None:
         gr.move(y[t], gr.let("r", 1.0, gr.fp32))
 
     assert "destination: fp16, 16 bits\n  source: fp32, 32 bits\n" in fails(body)
+
+
+def test_three_neighbours_are_not_one_access() -> None:
+    def body(x: gr.Tensor, y: gr.Tensor, t: gr.IntExpr) -> None:
+        gr.move(y.tile([3])[t], gr.load(x.tile([3])[t]))
+
+    assert "a thread moves 1, 2, 4, ... neighbours at once, up to 16 bytes: cut both into such tiles" in fails(body)

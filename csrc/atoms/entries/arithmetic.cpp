@@ -85,7 +85,7 @@ void add_packed_fma(std::vector<Atom>& list) {
                   .in = {in("a", "[2].${T}.RF", "e2"), in("b", "[2].${T}.RF", "e2")},
                   .ptx = "fma.rn.${p}x2 $d, $a, $b, $d;",
                   .family = {types},
-                  .doc = "Two multiply-adds, element by element, in one instruction.",
+                  .doc = "Computes two multiply-adds, element by element, in one instruction.",
                   .source = kFmaSource});
   list.push_back({.name = "fma.rn.${p}x2/mul",
                   .kind = Kind::MatMul,
@@ -150,7 +150,7 @@ void add_binary_floats(std::vector<Atom>& list) {
                   .attrs = {{"op", {"fmod"}}},
                   .cxx = "$d = ${f}($a, $b);",
                   .family = {{{"n", "T", "f"}, {{"fmod.f32", "fp32", "fmodf"}, {"fmod.f64", "fp64", "fmod"}}}},
-                  .doc = "What a quotient of two numbers (${T}) that is cut to an integer leaves, exactly.",
+                  .doc = "Computes the exact rest of two numbers (${T}) whose quotient is cut to an integer.",
                   .source = "CUDA C++ programming guide, mathematical functions: ${f}"});
   list.push_back({.name = "div.approx.f32",
                   .kind = Kind::Binary,

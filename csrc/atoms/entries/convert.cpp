@@ -222,7 +222,7 @@ void add_integers(std::vector<Atom>& list) {
                   .attrs = {{"op", {"cast"}}},
                   .cxx = "$d = $s != 0;",
                   .family = {{{"D"}, {{"fp32"}, {"fp64"}, {"i32"}, {"u32"}, {"i64"}, {"u64"}}}},
-                  .doc = "Whether a number (${D}) is not zero.",
+                  .doc = "Tells whether a number (${D}) is not zero.",
                   .source = "PTX ISA, comparison and selection: setp"});
   list.push_back({.name = "cvt.${D}.pred",
                   .kind = Kind::Unary,

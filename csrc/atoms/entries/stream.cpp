@@ -18,7 +18,7 @@ void stream(std::vector<Atom>& list) {
       "Waits until the kernels before this one in the stream have ended and what they wrote is visible.");
   add("griddepcontrol.launch_dependents", "sm_90+", "start_kernels", "griddepcontrol.launch_dependents;",
       "Lets the next kernel of the stream start, if it waits by itself, once all blocks have done so or ended.");
-  const char* older = "Nothing: before sm_90 a kernel starts when those before it in the stream have ended.";
+  const char* older = "Does nothing: before sm_90 a kernel starts when those before it in the stream have ended.";
   add("kernels.wait", "sm_70+", "wait_kernels", "// the kernels before this one have ended;", older);
   add("kernels.start", "sm_70+", "start_kernels", "// the next kernel starts when this one has ended;", older);
 }
