@@ -381,4 +381,5 @@ def __getattr__(name: str) -> _Any:
         return _importlib.import_module(f"graphene.{_COMPILE}").compile
     if name in ("nn", "ops", "plan", "select", "tune"):
         return _importlib.import_module(f"graphene.{name}")
-    raise AttributeError(f"module 'graphene' has no attribute '{name}'")
+    known = _importlib.import_module("graphene.elsewhere").advice(name)
+    raise AttributeError(f"module 'graphene' has no attribute '{name}'{known}")

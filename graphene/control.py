@@ -96,6 +96,10 @@ class Loop:
         self._made = _core.announce_block(f'gr.loop("{name}", ...)')
 
     def _begin(self) -> tuple[tuple[int, int], Any]:
+        for bound in self._args[1:4]:
+            if isinstance(bound, (Tensor, Expression)):
+                refuse("TENSOR_TYPE", "a loop counts to an integer, not to a value of data", [f"got: {bound!r}"],
+                       "read it first: gr.index(x, min=0, max=...); gr.while_ ends by any condition")  # fmt: skip
         _core.block_entered(self._made)
         return _core.begin_loop(*self._args)
 

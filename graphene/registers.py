@@ -137,16 +137,21 @@ def condition(value: Any, what: str) -> Any:
     if of is None or of.name != "pred":
         _core.fail("POINTWISE_TYPE", f"{what} asks a condition, not a number", [f"got: {value!r}"],
                    "compare it: x != 0")  # fmt: skip
-    if _shape_of(value):
+    shape = _shape_of(value)
+    if any(n != 1 for n in shape):
         _core.fail("POINTWISE_SHAPE", f"{what} asks one condition for each thread", [f"got: {value!r}"],
                    "combine them first, by & or |")  # fmt: skip
     held = let(_core.unique_name("holds"), where(value, 1, 0), _core.dtype("i32"))
-    return _core.record_index(held, 0, 1, 1) != 0
+    return _core.record_index(held[(0,) * len(shape)] if shape else held, 0, 1, 1) != 0
 
 
 def _assign(self: Tensor, key: Any, value: Any) -> None:
     """``t[:] = value`` or ``t[i] = value``: pointwise leaves to registers, a Move to or from memory."""
     value = plain(value)
+    if value is None:
+        refuse("POINTWISE_TYPE", "an assignment of nothing", [f"to: {self}"],
+               "what returns None changes its own operands: assign those; gr.atomic(..., fetch=True) returns what was "
+               "there")  # fmt: skip
     if not (_is_value(value) or isinstance(value, Tensor)):
         raise TypeError(
             f"an assignment: an operand must be registers, an expression or a number, got {type(value).__name__}"

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from graphene import expressions
 from graphene._refused import refuse
+from graphene.elsewhere import of_tensor
 from graphene.expressions import Expression, plain
 from graphene.promise import is_array
 
@@ -54,13 +55,17 @@ def _by_numpy(self: Any, ufunc: Any, method: str, *inputs: Any, **named: Any) ->
     refuse("POINTWISE_TYPE", f"NumPy's {name} takes no registers", [f"got: {given!r:.120}"], fix)
 
 
+def _attribute(self: Any, name: str) -> NoReturn:
+    raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}{of_tensor(name)}", name=name, obj=self)
+
+
 _by_numpy.of_registers = True  # type: ignore[attr-defined]  # promise.is_array asks
 
 METHODS: dict[str, Any] = {
     "__float__": _number, "__int__": _number, "__index__": _number, "__complex__": _number, "__format__": _format,
     "__round__": _round, "__floor__": lambda self: expressions.floor(self),
     "__ceil__": lambda self: expressions.ceil(self), "__trunc__": lambda self: expressions.trunc(self),
-    "__array_ufunc__": _by_numpy,
+    "__array_ufunc__": _by_numpy, "__getattr__": _attribute,
 }  # fmt: skip
 for _name, _method in METHODS.items():
     setattr(Expression, _name, _method)

@@ -601,3 +601,16 @@ def test_an_interrupted_accelerate_leaves_the_model_as_it_was(monkeypatch) -> No
     assert integration.accelerated(model) is None
     assert model.config._attn_implementation == "eager"
     assert not [m for m in model.modules() if hasattr(type(m), "_graphene_original")]
+
+
+def test_a_layer_is_joined_with_one_other() -> None:
+    """DeBERTa projects keys beside values, and beside queries elsewhere: a weight lies next to one of them."""
+    sizes = dict(vocab_size=99, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64)
+    relative = dict(relative_attention=True, pos_att_type=["c2p", "p2c"], share_att_key=True, position_buckets=8)
+    torch.manual_seed(0)
+    model = networks.AutoModel.from_config(networks.CONFIG_MAPPING["deberta-v2"](**sizes, **relative)).eval()
+    want = states(model, networks.batch())
+    torch.testing.assert_close(states(everywhere(model), networks.batch()), want, rtol=1e-4, atol=1e-5)
+    rows = {r.where.split(": ")[1]: r.now for r in integration.accelerated(model).rows if "_proj(x)" in r.where}
+    assert rows == {"key_proj(x), value_proj(x)": "graphene", "query_proj(x), key_proj(x)": "left"}
+    assert all(j.holds() for j in integration.accelerated(model).joined)

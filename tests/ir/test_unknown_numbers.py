@@ -1,11 +1,13 @@
 """What Python and NumPy ask of registers as if their numbers were known."""
 
 import math
+import re
 
 import numpy as np
 import pytest
 
 import graphene as gr
+from graphene import elsewhere
 
 
 def recorded(body):
@@ -65,3 +67,78 @@ def test_names_are_written_without_a_form():
     shown = []
     recorded(lambda r: (shown.append(f"{r}"), r)[1])
     assert shown[0].endswith(":[1].fp32.RF")
+
+
+def test_names_of_other_languages_lead_to_ours():
+    """Advice names what exists, for names that do not; other names, and those that tools ask for, get none."""
+    for words, known in ((elsewhere._WORDS, gr), (elsewhere._OF_TENSORS, gr.tensor("x", [4], gr.fp32))):
+        for name, word in words.items():
+            assert not hasattr(known, name), name
+            for ours in re.findall(r"gr\.(\w+)", word):
+                assert hasattr(gr, ours), (name, ours)
+    with pytest.raises(AttributeError, match=r"no attribute 'syncthreads'; write gr\.barrier\(\)$"):
+        gr.syncthreads  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no attribute 'float32'; a type has a short name: gr\.fp16"):
+        gr.float32  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no attribute 'nothing_like_it'$"):
+        gr.nothing_like_it  # noqa: B018
+    with pytest.raises(AttributeError, match=r"'Tensor' has no attribute 'astype'; write gr\.cast\(x, dtype\)"):
+        gr.tensor("x", [4], gr.fp32).astype(gr.fp16)
+    assert not hasattr(gr.tensor("x", [4], gr.fp32), "no_such_thing")
+
+
+def kernel_of(body):
+    """A kernel of 64 threads; `body` gets them, the thread's number, and registers of one element."""
+    with gr.Kernel("asked") as kernel:
+        x, y = gr.input("x", [64], gr.fp32), gr.output("y", [64], gr.fp32)
+        block = gr.threads(64)
+        (t,) = block.indices()
+        gr.move(y.tile([1])[t], body(block, gr.load(x.tile([1])[t])))
+    return kernel
+
+
+def _halved(block, r):
+    turns = gr.let("turns", 0.0, gr.fp32)
+    with gr.while_(lambda: r > 1, bound=100):
+        r *= 0.5
+        turns += 1
+    return turns
+
+
+def _clipped(block, r):
+    with gr.if_(r > 8):
+        r[:] = 8.0
+    return r
+
+
+@pytest.mark.parametrize(
+    ("body", "on_arrays"),
+    [
+        (lambda block, r: gr.scan("add", r, on=block), np.cumsum),
+        (_halved, lambda x: np.ceil(np.log2(np.maximum(x, 1)))),
+        (_clipped, lambda x: np.minimum(x, 8)),
+    ],
+)
+def test_registers_of_one_element_are_one_register(body, on_arrays):
+    x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+    kernel_of(body)(x, y)
+    np.testing.assert_allclose(y, on_arrays(x))
+
+
+def test_what_is_no_bound_and_no_value():
+    def looped(block, r):
+        for _ in gr.loop("i", r):
+            pass
+
+    with pytest.raises(gr.LayoutError, match="a loop counts to an integer, not to a value of data") as e:
+        kernel_of(looped)
+    assert e.value.code == "TENSOR_TYPE"
+    assert "gr.index(x, min=0, max=...)" in str(e.value)
+
+    def nothing(block, r):
+        r[:] = gr.allreduce("add", r, on=block)
+
+    with pytest.raises(gr.LayoutError, match="an assignment of nothing") as e:
+        kernel_of(nothing)
+    assert e.value.code == "POINTWISE_TYPE"
+    assert "gr.atomic(..., fetch=True)" in str(e.value)

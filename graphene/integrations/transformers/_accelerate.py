@@ -369,8 +369,9 @@ class _Accelerator:
     def join(self, module: Any, names: tuple[str, ...], key: tuple[Any, ...], now: str, why: str) -> tuple[str, str]:
         """Joins the weights of linear layers that read the same tensor."""
         layers = tuple(getattr(module, n) for n in names)
-        if id(layers[0]) in self.helpers.joined:
-            return "left", "they are joined already"
+        held = {id(m) for j in self.helpers.joined.values() for m in j.modules}
+        if any(id(m) in held for m in layers):  # a weight lies next to one other
+            return "left", "one of them is joined already"
         joined = join(layers, key)
         if joined is None:
             return "left", "their weights cannot lie next to each other"
