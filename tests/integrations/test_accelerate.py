@@ -197,6 +197,29 @@ def test_a_gate_and_what_it_gates_are_one_product(calls, monkeypatch) -> None:
     assert shapes.count((64, 32)) == 2  # queries, keys and values
 
 
+def test_a_bias_that_one_layer_lacks_is_zero(calls) -> None:
+    """Whisper's keys have none; one that appears later counts, and restored layers have their own again."""
+    model, plain = networks.network("whisper", "eager"), networks.network("whisper", "eager")
+
+    def encoded(m):
+        with torch.no_grad():
+            return m.model.encoder(**networks.sounds()).last_hidden_state
+
+    everywhere(model)
+    rows = [r for r in integration.accelerated(model).rows if "k_proj(x), v_proj(x)" in r.where]
+    assert {r.now for r in rows} == {"graphene"}
+    torch.testing.assert_close(encoded(model), encoded(plain), rtol=1e-4, atol=1e-5)
+    attention = model.model.encoder.layers[0].self_attn
+    assert attention.k_proj.bias is None
+    assert [j.holds() for j in integration.accelerated(model).joined if attention.k_proj in j.modules] == [True]
+    for m in (model, plain):
+        m.model.encoder.layers[0].self_attn.k_proj.bias = torch.nn.Parameter(torch.ones(32))
+        m.model.encoder.layers[0].self_attn.v_proj.bias.data += 1
+    torch.testing.assert_close(encoded(model), encoded(plain), rtol=1e-4, atol=1e-5)
+    assert [j.holds() for j in integration.accelerated(model).joined if attention.k_proj in j.modules] == [False]
+    torch.testing.assert_close(encoded(integration.restore(model)), encoded(plain), rtol=1e-4, atol=1e-5)
+
+
 def test_joined_weights_in_training(calls) -> None:
     model = everywhere(networks.network("llama", "eager", HALF))
     model(**networks.batch()).last_hidden_state.sum().backward()

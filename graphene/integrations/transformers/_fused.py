@@ -68,7 +68,7 @@ class Joined:
     bias: Any
     columns: list[int]
     modules: tuple[Any, ...]
-    parameters: list[tuple[Any, Any, int]]  # (module, name, address)
+    parameters: list[tuple[Any, Any, int]]  # (module, name, address); 0 for a bias that is none, where others have one
 
     def serves(self, modules: tuple[Any, ...]) -> bool:
         """Whether these are the layers that were joined: one of them may have been replaced, by an adapter for one."""
@@ -81,7 +81,8 @@ class Joined:
         try:
             for module, name, address in self.parameters:
                 parameter = module._parameters.get(name)  # the way of attributes takes ten times as long
-                if (getattr(module, name) if parameter is None else parameter).data_ptr() != address:
+                parameter = getattr(module, name) if parameter is None else parameter
+                if (0 if parameter is None else parameter.data_ptr()) != address:
                     break
             else:
                 return True
@@ -94,12 +95,12 @@ class Joined:
         """Gives every parameter memory of its own again."""
         for module, name, address in self.parameters:
             parameter = getattr(module, name)
-            if parameter.data_ptr() == address:
+            if parameter is not None and parameter.data_ptr() == address:
                 parameter.data = parameter.data.clone()
 
 
 def join(modules: tuple[Any, ...], key: tuple[Any, ...]) -> Joined | None:
-    """Moves the parameters of linear layers next to each other.
+    """Moves the parameters of linear layers next to each other. A bias that some have is 0 for the others.
 
     None if they differ in more than their outputs, or if there is no memory to hold them twice meanwhile.
     """
@@ -107,7 +108,7 @@ def join(modules: tuple[Any, ...], key: tuple[Any, ...]) -> Joined | None:
     if any(type(m) is not torch.nn.Linear or "forward" in m.__dict__ for m in modules):
         return None
     given = [b for b in biases if b is not None]
-    if len(given) not in (0, len(modules)) or len({id(p) for p in (*weights, *given)}) != len(weights) + len(given):
+    if len({id(p) for p in (*weights, *given)}) != len(weights) + len(given):
         return None
     first = weights[0]
     if any(p.dtype != first.dtype or p.device != first.device or p.is_meta for p in (*weights, *given)):
@@ -117,15 +118,17 @@ def join(modules: tuple[Any, ...], key: tuple[Any, ...]) -> Joined | None:
     try:
         made = {"weight": torch.cat([w.detach() for w in weights])}
         if given:
-            made["bias"] = torch.cat([b.detach() for b in given])
+            zeros = [first.new_zeros(w.shape[0]) if b is None else b for w, b in zip(weights, biases, strict=True)]
+            made["bias"] = torch.cat([b.detach() for b in zeros])
     except torch.OutOfMemoryError:  # both are there for a moment
         return None
     columns, parameters, start = [w.shape[0] for w in weights], [], 0
     for module, rows in zip(modules, columns, strict=True):
         for name, whole in made.items():
             parameter = getattr(module, name)
-            parameter.data = whole[start : start + rows]
-            parameters.append((module, name, parameter.data_ptr()))
+            if parameter is not None:
+                parameter.data = whole[start : start + rows]
+            parameters.append((module, name, 0 if parameter is None else parameter.data_ptr()))
         start += rows
     return Joined(key, made["weight"], made.get("bias"), columns, modules, parameters)
 
