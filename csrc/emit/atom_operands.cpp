@@ -201,8 +201,10 @@ std::string AtomText::ptx_operand(const atoms::Piece& piece, const AtomCall& cal
       std::vector<std::string> at;
       for (const Expr& e : mem->boxed->at) {
         const CText text = expressions_.text(e, "at");
-        const bool is_int = !text.wide && e.op() < sym::Op::Lt;  // a comparison is a bool, which no register takes
-        at.push_back(add_input(ptx, "r", is_int ? text.text : "(int)" + text.in(Prec::Unary)));
+        // A quotient of at most one is printed as a comparison, which is a bool: no register takes that.
+        const bool is_bool =
+            text.prec == Prec::Less || text.prec == Prec::Equal || text.prec == Prec::And || text.prec == Prec::Or;
+        at.push_back(add_input(ptx, "r", text.wide || is_bool ? "(int)" + text.in(Prec::Unary) : text.text));
       }
       const std::string map = add_input(ptx, "l", "&" + maps_[static_cast<std::size_t>(mem->boxed->map)]);
       return map + ", {" + join(at, ", ") + "}";

@@ -186,8 +186,12 @@ def _pushed(node: Node, digits: list[Digit]) -> Node:
 
 
 def _rename_sums(node: Node) -> None:
-    """Uses the same digits where one input is summed in several places."""
+    """Uses the same digits where an input is summed in several places, or in one and is read in another.
+
+    A sum's digits are its own, so they may be called what stands outside of it. No value may depend on both.
+    """
     sums = [n for n in node.walk() if n.op == "sum"]
+    reached = [n.free() for n in node.walk()]
     bound = {d for n in sums for d in leaves(n.digits)}
     first: dict[str, list[list[Digit]]] = {}
     for n in node.walk():
@@ -198,12 +202,15 @@ def _rename_sums(node: Node) -> None:
             continue
         for dim, other in zip(first[n.name], n.digits, strict=True):
             for d, e in zip(leaves(dim), leaves(other), strict=False):
-                if d is e or d.size != e.size or d not in bound or e not in bound:
+                if d is e or d.size != e.size or not (d in bound or e in bound):
+                    continue
+                if any(d in free and e in free for free in reached):
                     continue
                 apart = all(not (e in leaves(s.digits) and d in s.args[0].free()) and
                             not (d in leaves(s.digits) and e in s.args[0].free()) for s in sums)  # fmt: skip
                 if apart:
                     e.parts = [d]
+                    reached = [n.free() for n in node.walk()]
 
 
 def _merge(lists: list[Any], sums: list[Node]) -> None:
@@ -241,6 +248,7 @@ def into_graph(g: Graph, inputs: dict[str, tuple[list[int], Any]], outputs: list
     for d in (d for dim in [*(dim for n in reads for dim in n.digits), *lists] for d in leaves(dim)):
         if d not in axis_of:
             axis_of[d] = axes(**{f"i{len(axis_of)}": d.size})
+    row = _only_row(every, reads, outputs)
     values: dict[int, Value] = {}
     named: dict[tuple[str, tuple[Digit, ...]], Value] = {}
     for n in reads:
@@ -248,6 +256,8 @@ def into_graph(g: Graph, inputs: dict[str, tuple[list[int], Any]], outputs: list
         if key not in named:
             again = sum(name == n.name for name, _ in named)
             stored = [axis_of[d] for d in key[1]]
+            if row is not None and _lacks_rows(n.digits):
+                stored.insert(len(stored) - len(leaves(n.digits[-1])), row)
             if not stored:
                 refuse(f"input {n.name} has one element")
             value = g.input(n.name if not again else f"{n.name}_{again}", stored, inputs[n.name][1])
@@ -260,7 +270,27 @@ def into_graph(g: Graph, inputs: dict[str, tuple[list[int], Any]], outputs: list
             if id(n) not in values:
                 values[id(n)] = _value(n, values, axis_of)
         stored = [axis_of[d] for dim in dims for d in leaves(dim)]
+        if row is not None and _lacks_rows(dims):
+            stored.insert(len(stored) - len(leaves(dims[-1])), row)
         g.output(name, values[id(r)], stored, dtype)
+
+
+def _lacks_rows(dims: list[Any]) -> bool:
+    """Whether a tensor has one row, whose dimension is left out."""
+    return len(dims) > 1 and not leaves(dims[-2]) and bool(leaves(dims[-1]))
+
+
+def _only_row(every: list[Node], reads: list[Node], outputs: list[tuple[str, Node, Any, Any]]) -> Axis | None:
+    """An axis for the rows of products whose results have one: the planner's products have rows and columns."""
+    multiplied = any(
+        n.op == "sum" and n.args[0].op == "mul" and n.args[0].args[0] is not n.args[0].args[1] for n in every
+    )
+    if not multiplied or not all(_lacks_rows(dims) for *_, dims, _ in outputs):
+        return None
+    if not any(_lacks_rows(n.digits) for n in reads):
+        return None
+    made: Axis = axes(row=1)
+    return made
 
 
 def _value(n: Node, values: dict[int, Value], axis_of: dict[Digit, Axis]) -> Value:

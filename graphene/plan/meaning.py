@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from graphene.plan.form import ProductForm
 from graphene.plan.graph import ACTIVATIONS
 from graphene.plan.products import Tiled
-from graphene.plan.text import Lines, body, reduced
+from graphene.plan.text import Lines, body, exact, reduced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -159,7 +159,8 @@ class Meaning:
                         name = self.operands[v.number]
                         if name not in made:
                             args = ", ".join(self.array(self.value(n), side) for n in self.takes[f"operand_{name}"])
-                            w(f'{name} = gr.rounded("{name}", operand_{name}({args}))')
+                            text = f"operand_{name}({args})"
+                            w(f"{name} = {text}" if exact(v) else f'{name} = gr.rounded("{name}", {text})')
                             made.add(name)
                         texts.append(name)
                     else:

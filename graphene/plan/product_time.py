@@ -36,6 +36,10 @@ __all__ = ["choose_tile", "estimate", "least_us", "moved", "moved_bytes", "resul
 ROWS = (16, 32, 64, 128, 256)
 COLUMNS = (16, 32, 64, 96, 128, 192, 256)
 STEPS = (32, 64, 128)
+LONG_STEP, LONG = (
+    256,
+    4096,
+)  # a step of one product of few rows, from a sum of this length on: 2 to 4% faster on an H200
 STAGES = (2, 3, 4, 5)  # one stage may be pinned: its copies are never ahead
 WARPS = ((1, 1), (1, 2), (2, 1), (1, 4), (2, 2), (4, 1), (1, 8), (2, 4), (4, 2), (8, 1))
 FURTHER_WARPS = ((1, 3), (3, 1), (1, 6), (2, 3), (3, 2), (6, 1))  # for tiles of 48 and 96, which are not measured
@@ -174,6 +178,8 @@ def candidates(form: ProductForm, sizes: dict[str, int]) -> list[ProductTile]:
         "n": [n for n in COLUMNS if n == 16 or n < 2 * columns],
         "k": [s for s in STEPS if s == STEPS[0] or s < 2 * k],
     }
+    if rows <= ROWS[0] and k >= LONG and len(form.dots) == 1 and form.gather is None:
+        of["k"].append(LONG_STEP)
     if form.gather is not None:
         of["k"] = [s for s in of["k"] if form.gather.channels % s == 0] or [SLICE]
     every = itertools.product(of["m"], of["n"], of["k"], STAGES, WARPS)

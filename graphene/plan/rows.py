@@ -119,6 +119,14 @@ def _again(form: RowForm, reduction: Value) -> bool:
     return uses > 1 or any(o.value is element for o in form.outputs)
 
 
+def _unbounded(reduction: Value) -> bool:
+    """Whether exponentials are summed that no maximum bounds."""
+    powers = [v for v in reduction.args[0].walk() if v.op in ("exp", "exp2")]
+    return reduction.op in ("sum", "mean") and any(
+        not any(x.op == "max" and "axis" in x.more for x in v.args[0].walk()) for v in powers
+    )
+
+
 def decide(d: Decisions, g: Graph, sizes: dict[str, int], device: Device) -> RowForm:
     """Makes every decision. Raises SelectError PLAN_NONE, PLAN_PIN."""
     form = read(g)
@@ -171,6 +179,8 @@ def decide(d: Decisions, g: Graph, sizes: dict[str, int], device: Device) -> Row
         how = "lanes exchange it" if form.threads <= 32 else "lanes exchange it, and warps meet in shared memory"
         kept = "; its elements stay in registers" if r.args[0] in form.kept else ""
         d.put(f"s{i}.where", "registers", f"{r.op} along {form.width.name}: {how}{kept}")
+    if any(_unbounded(r) for r in form.reductions):
+        d.put("p.range", "as given", "without a maximum, exponentials that are summed may leave the range of fp32")
     total = moved([(v.axes, v.more["dtype"]) for v in form.inputs_] + [(o.axes, o.dtype) for o in form.outputs], sizes)
     form.expected_us = total / device.dram_bytes / device.sm_count / device.clock_ghz / 1e3 + LAUNCH_US
     for name, axes, dtype in wide:

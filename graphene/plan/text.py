@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from graphene.plan.decisions import Decisions
 
-__all__ = ["Lines", "activations", "body", "formula", "literal", "reduced"]
+__all__ = ["IN_RANGE", "Lines", "activations", "body", "exact", "formula", "literal", "reduced"]
 
 WIDTH = 116
 _OPERATORS = {
@@ -28,6 +28,7 @@ _CALLS = {"max": "gr.max", "min": "gr.min", "where": "gr.where", "abs": "gr.abs"
           "log": "gr.log", "log2": "gr.log2", "sqrt": "gr.sqrt", "rsqrt": "gr.rsqrt", "rcp": "gr.rcp", "erf": "gr.erf",
           **{a: a for a in ACTIVATIONS}}  # fmt: skip
 ATOM = 9
+IN_RANGE = 'IN_RANGE = gr.Arguments(kinds=("normal", "positive", "constant", "tiny"))'  # of exponentials as given
 
 
 def literal(x: float) -> str:
@@ -194,6 +195,11 @@ def wrapped(comment: str, width: int) -> list[str]:
             lines.append("#")
         lines[-1] += f" {w}"
     return lines
+
+
+def exact(v: Value) -> bool:
+    """Whether elements of a type of 16 bits are computed without rounding: choices among inputs, and their signs."""
+    return v.op == "input" or (v.op in ("relu", "neg", "abs", "max", "min") and all(exact(a) for a in v.args))
 
 
 def reduced(array: str, op: str) -> str:

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from graphene.plan.graph import ACTIVATIONS
-from graphene.plan.text import Lines, body, reduced
+from graphene.plan.text import IN_RANGE, Lines, body, reduced
 from graphene.plan.write_products import WORDS
 
 if TYPE_CHECKING:
@@ -137,6 +137,8 @@ class RowWriter:
         w.beginning(self.title, *(o.value for o in f.outputs))
         w(f"THREADS, ROWS = {f.threads}, {f.block_rows}", f"{d['threads'].why.split(';')[0]}, {d['rows'].why}")
         w(f"VECTOR = {f.vector}", d["vector"].why)
+        if "p.range" in d:
+            w(IN_RANGE, d["p.range"].why)
         w()
         w()
         self.functions()
@@ -147,7 +149,8 @@ class RowWriter:
             w(f'"""The kernel. Its arguments are {names}."""')
             if f.rows.size is None:
                 w(f'{f.rows.symbol} = gr.sym("{f.rows.symbol}")')
-            with w.block(f'with gr.Kernel("{self.name}", means=means) as kernel:'):
+            more = ", arguments=IN_RANGE" if "p.range" in d else ""
+            with w.block(f'with gr.Kernel("{self.name}", means=means{more}) as kernel:'):
                 self.kernel()
             w("return kernel")
         return w.text()

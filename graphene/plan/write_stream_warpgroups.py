@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphene.plan.stream_warpgroups import GROUP_ROWS, LOG2E, READERS, WarpgroupStream
-from graphene.plan.text import body, literal
+from graphene.plan.text import IN_RANGE, body, literal
 from graphene.plan.write_products import WORDS
 from graphene.plan.write_streams import StreamWriter
 
@@ -71,7 +71,7 @@ class WarpgroupStreamWriter(StreamWriter):
         w(f"STAGES, QUERIES = {t.stages}, {f.queries}", "of rings that TMA fills")
         w(f"WORKERS = {f.workers}", self.d.made["workers"].why)
         if f.top is None:
-            w('IN_RANGE = gr.Arguments(kinds=("normal", "positive", "constant", "tiny"))', self.d.made["p.range"].why)
+            w(IN_RANGE, self.d.made["p.range"].why)
         elif f.how.factor is None or not f.how.factor.axes:
             value = "1" if f.how.factor is None else self.number(f.how.factor)
             w(f"FACTOR = {value} * {LOG2E}", "exponents are powers of 2")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphene.plan.text import Lines, body, reduced
+from graphene.plan.text import IN_RANGE, Lines, body, exact, reduced
 from graphene.plan.write_products import COPIES, WORDS
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ class StreamWriter:
                 texts.append(name if x.side == "left" else f"{name}.swapaxes(-1, -2)")
             left = self.array(f.q)
             if f.left.op != "input":
-                left = f'gr.rounded("queries", query({", ".join([left, *(x.name for x in f.factors())])}))'
+                left = f"query({', '.join([left, *(x.name for x in f.factors())])})"
+                left = left if exact(f.left) else f'gr.rounded("queries", {left})'
             product = f"{left} @ {self.array(f.k)}{'.swapaxes(-1, -2)' if along else ''}"
             w(f"x = score({', '.join([product, *texts])})")
             w("p = gr.exp(x - x.max(-1, keepdims=True))" if f.top is not None else "p = x")
@@ -111,7 +112,7 @@ class StreamWriter:
         w(f"STAGES, AHEAD = {t.stages}, {f.ahead}", "one barrier a step")
         w("WM = BM // WARPS", "rows of a warp, which has them whole")
         if f.top is None:
-            w('IN_RANGE = gr.Arguments(kinds=("normal", "positive", "constant", "tiny"))', self.d.made["p.range"].why)
+            w(IN_RANGE, self.d.made["p.range"].why)
         w()
         w()
         self.functions()
