@@ -4,6 +4,7 @@
 #include "base/diag.h"
 #include "bind/arguments.h"
 #include "bind/bind.h"
+#include "sym/kept.h"
 
 namespace graphene::bind {
 
@@ -252,6 +253,13 @@ condition that is not known, SYM_RUNTIME_INT where it needs an integer, SYM_SIZE
   m.def("sym_evaluate", &evaluate, py::arg("e"), py::arg("env"));
   m.def("sym_substitute", &substitute, py::arg("e"), py::arg("values"));
   m.def("sym_expand_coords", &sym::expand_coords, py::arg("e"));
+  m.def(
+      "sym_kept",
+      [] {
+        const sym::Kept k = sym::kept();
+        return py::make_tuple(k.nodes, k.bytes);
+      },
+      "How many expressions the process keeps, and in how many bytes.");
   m.def("sym_free_vars", &sym::free_vars, py::arg("e"));
   m.def(
       "sym_depends_on",

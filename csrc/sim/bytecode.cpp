@@ -191,7 +191,7 @@ class Compiler {
 
   void see(const Expr& e) {
     if (e.is_const() || !seen_.insert(e.node()).second) return;
-    for (const Expr& v : sym::free_vars(plans().resolve(e))) {
+    for (const Expr& v : plans().free_vars(e)) {
       if (v.var().kind == sym::VarKind::BlockIdx) {
         const std::string& name = v.var().name;
         const int dim = name.empty() ? 0 : name.back() == 'y' ? 1 : name.back() == 'z' ? 2 : 0;

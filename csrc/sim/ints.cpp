@@ -92,7 +92,7 @@ void apply_lanes(Op op, Lanes& a, const Lanes& b, const IntPlan& b_plan, Mask ac
 }  // namespace
 
 IntPlans::IntPlans(std::int64_t block_threads, sym::Substitution known)
-    : block_threads_(block_threads), known_(std::move(known)) {}
+    : block_threads_(block_threads), known_(std::move(known)), drafted_(known_) {}
 
 int IntPlans::declare_uniform(const Expr& var) {
   const auto [it, fresh] = uniform_.emplace(var.node(), uniform_count_);
@@ -113,8 +113,18 @@ int IntPlans::declare_varying(const Expr& var) {
 
 Expr IntPlans::resolve(const Expr& e) {
   const sym::BoundsAlone hasty;  // sizes are known now, and every expression is evaluated soon
-  return e.is_const() ? e : known_(sym::expand_coords(e));
+  return e.is_const() ? e : sym::substitute(sym::expand_coords(e), known_);
 }
+
+Expr IntPlans::drafted(const Expr& e) {
+  if (e.is_const()) return e;
+  const sym::BoundsAlone hasty;
+  const Expr expanded = sym::expand_coords(e);
+  const sym::Drafts::Use use(drafts_);
+  return drafted_(expanded);
+}
+
+std::vector<Expr> IntPlans::free_vars(const Expr& e) { return sym::free_vars(drafted(e)); }
 
 IntPlans::Depends IntPlans::depends(const Expr& e) {
   if (e.is_const()) return Depends::Nothing;
@@ -129,14 +139,16 @@ IntPlans::Depends IntPlans::depends(const Expr& e) {
 }
 
 bool IntPlans::is_varying(const Expr& e) {
-  const Depends d = depends(resolve(e));
+  const Depends d = depends(drafted(e));
   return d == Depends::Thread || d == Depends::Mixed;
 }
 
 IntPlan IntPlans::compile(const Expr& e) {
-  if (e.is_const()) return compile_resolved(e);
+  if (e.is_const()) return compile_resolved(e);  // no expression is made
   if (const auto it = compiled_.find(e.node()); it != compiled_.end()) return it->second;
-  return compiled_[e.node()] = compile_resolved(resolve(e));
+  const Expr now = drafted(e);
+  const sym::Drafts::Use use(drafts_);
+  return compiled_[e.node()] = compile_resolved(now);
 }
 
 IntPlan IntPlans::compile_resolved(const Expr& e) {
@@ -206,7 +218,7 @@ IntPlan IntPlans::compile_uniform(const Expr& e) {
 }
 
 std::int64_t IntPlans::at_thread(const Expr& e, std::int64_t tid) {
-  return sym::evaluate(resolve(e), [&](const sym::VarInfo& v) {
+  return sym::evaluate(drafted(e), [&](const sym::VarInfo& v) {
     GR_ASSERT(v.kind == sym::VarKind::ThreadIdx, "depends on more than the thread: " + v.name);
     return tid;
   });

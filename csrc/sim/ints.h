@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sim/clocks.h"
+#include "sym/drafts.h"
 #include "sym/substituter.h"
 
 namespace graphene::sim {
@@ -77,7 +78,8 @@ class IntPlans {
   int declare_uniform(const Expr& var);  // its slot
   int declare_varying(const Expr& var);
   [[nodiscard]] IntPlan compile(const Expr& e);
-  [[nodiscard]] Expr resolve(const Expr& e);  // known values substituted, coordinates expanded
+  [[nodiscard]] Expr resolve(const Expr& e);                 // known values substituted, coordinates expanded; it stays
+  [[nodiscard]] std::vector<Expr> free_vars(const Expr& e);  // of what it resolves to
   // Whether its value may differ between the threads of a warp, given what has been declared.
   [[nodiscard]] bool is_varying(const Expr& e);
 
@@ -85,6 +87,7 @@ class IntPlans {
   [[nodiscard]] int varying_slots() const { return varying_count_; }
   [[nodiscard]] const Table& table(int i) const { return tables_[static_cast<std::size_t>(i)]; }
   [[nodiscard]] std::int64_t block_threads() const { return block_threads_; }
+  [[nodiscard]] std::size_t draft_bytes() const { return drafts_.bytes(); }
   // Value for one thread, of an expression over the thread index and known values alone.
   [[nodiscard]] std::int64_t at_thread(const Expr& e, std::int64_t tid);
 
@@ -113,6 +116,7 @@ class IntPlans {
     std::vector<IntPlan> args;
   };
   enum class Depends : std::uint8_t { Nothing, Uniform, Thread, Mixed };  // Uniform | Thread is Mixed
+  [[nodiscard]] Expr drafted(const Expr& e);                              // resolved; while drafts are in use
   [[nodiscard]] Depends depends(const Expr& e);
   [[nodiscard]] IntPlan compile_resolved(const Expr& e);
   [[nodiscard]] IntPlan compile_uniform(const Expr& e);
@@ -121,7 +125,11 @@ class IntPlans {
   [[nodiscard]] std::int64_t uniform_tree(int tree, const IntState& s) const;
 
   std::int64_t block_threads_;
-  sym::Substituter known_;
+  // What known values make of expressions is of use to these plans alone, and other sizes make other expressions. The
+  // maps below name drafts by their nodes.
+  sym::Drafts drafts_;
+  sym::Substitution known_;
+  sym::Substituter drafted_;
   std::map<const sym::Node*, int> uniform_, varying_;
   int uniform_count_ = 0;
   int varying_count_ = 0;

@@ -28,7 +28,8 @@ constexpr std::size_t kKeptBytes = std::size_t{1} << 26;
 
 // What code takes besides its program, about.
 std::size_t bytes_of_code(const Bytecode& code) {
-  std::size_t bytes = code.instructions.size() * sizeof(Instruction) + code.leaves.size() * sizeof(Leaf);
+  std::size_t bytes =
+      code.instructions.size() * sizeof(Instruction) + code.leaves.size() * sizeof(Leaf) + code.plans->draft_bytes();
   for (const Leaf& f : code.leaves) {
     for (const auto* list : {&f.out, &f.in}) {
       for (const Operand& o : *list) {

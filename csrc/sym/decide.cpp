@@ -111,8 +111,12 @@ bool prove_negative(const Expr& e, int budget) {
   if (const Expr* known = ResultMemo::find(Op::Not, e, budget)) return known->is_const(1);  // no node has this operator
   if (Nesting::too_deep()) return false;
   const Nesting nesting;
-  const auto proved = attempt([&] { return Expr(Search(budget).negative(e) ? 1 : 0); });
-  const bool result = proved && proved->is_const(1);
+  bool result = false;
+  {
+    const Proof proof;
+    const auto proved = attempt([&] { return Expr(Search(budget).negative(e) ? 1 : 0); });
+    result = proved && proved->is_const(1);
+  }
   ResultMemo::store(Op::Not, e, budget, result ? 1 : 0);
   return result;
 }

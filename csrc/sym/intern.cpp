@@ -1,16 +1,19 @@
-// The table of nodes, the order of expressions, and the per-thread memo of results.
+// The table of nodes, the order of expressions, the per-thread memo of results, and nodes that do not stay.
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <mutex>
 
 #include "base/fork.h"
+#include "sym/drafts.h"
 #include "sym/internal.h"
+#include "sym/kept.h"
 
 namespace graphene::sym {
 
-namespace {
+namespace nodes {
 
-// Memory that is never given back: nodes live as long as the process.
+// Memory that is given back all at once, if at all.
 class Arena {
  public:
   template <class T>
@@ -22,21 +25,82 @@ class Arena {
   }
   void* allocate(std::size_t bytes, std::size_t align) {
     used_ = (used_ + align - 1) & ~(align - 1);
-    if (block_ == nullptr || used_ + bytes > kBlockBytes) {
-      const std::size_t size = std::max(bytes, kBlockBytes);
-      block_ = static_cast<std::byte*>(::operator new(size));
+    if (blocks_.empty() || used_ + bytes > room_) {
+      room_ = std::max(bytes, std::clamp(bytes_, kLeastBytes, kMostBytes));
+      blocks_.push_back(std::make_unique_for_overwrite<std::byte[]>(room_));
+      bytes_ += room_;
       used_ = 0;
     }
-    void* p = block_ + used_;
+    void* p = blocks_.back().get() + used_;
     used_ += bytes;
     return p;
   }
+  // Nothing is in it any more. A block that was enough stays, for what comes next.
+  void clear() {
+    used_ = 0;
+    if (blocks_.size() <= 1) return;
+    blocks_.clear();
+    bytes_ = 0;
+  }
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
 
  private:
-  static constexpr std::size_t kBlockBytes = std::size_t{1} << 18;
-  std::byte* block_ = nullptr;
-  std::size_t used_ = 0;
+  static constexpr std::size_t kLeastBytes = std::size_t{1} << 14;
+  static constexpr std::size_t kMostBytes = std::size_t{1} << 18;
+  std::vector<std::unique_ptr<std::byte[]>> blocks_;
+  std::size_t room_ = 0;  // in the last block
+  std::size_t used_ = 0;  // of it
+  std::size_t bytes_ = 0;
 };
+
+// Nodes by their content: open addressing, at most half full.
+class Slots {
+ public:
+  explicit Slots(std::size_t size) : slots_(size, nullptr) {}
+
+  // The slot of the node, or the free one where it belongs.
+  template <class Same>
+  std::size_t find(std::uint64_t hash, Same&& same) const {
+    const std::size_t mask = slots_.size() - 1;
+    std::size_t i = hash & mask;
+    while (slots_[i] != nullptr && !(slots_[i]->hash == hash && same(*slots_[i]))) i = (i + 1) & mask;
+    return i;
+  }
+  const Node* operator[](std::size_t at) const { return slots_[at]; }
+
+  void put(const Node* n, std::size_t at) {
+    slots_[at] = n;
+    ++count_;
+    if (2 * count_ <= slots_.size()) return;
+    std::vector<const Node*> old(2 * slots_.size(), nullptr);
+    old.swap(slots_);
+    for (const Node* o : old)
+      if (o != nullptr) slots_[find(o->hash, [](const Node&) { return false; })] = o;
+  }
+  void clear(std::size_t size) {
+    slots_.assign(size, nullptr);
+    count_ = 0;
+  }
+  [[nodiscard]] std::size_t count() const { return count_; }
+  [[nodiscard]] std::size_t size() const { return slots_.size(); }
+
+ private:
+  std::vector<const Node*> slots_;
+  std::size_t count_ = 0;
+};
+
+struct MemoEntry {
+  Op op = Op::Const;
+  Expr a, b, result;
+};
+
+}  // namespace nodes
+
+using nodes::Arena;
+using nodes::MemoEntry;
+using nodes::Slots;
+
+namespace {
 
 bool same_args(std::span<const Expr> a, std::span<const Expr> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
@@ -72,6 +136,89 @@ std::uint64_t key_of(Op op, std::uint64_t hash, const VarInfo* var) {
 
 ForkMutex table_mutex(ForkMutex::kExpressions);
 
+std::uint64_t hash_of_spec(const NodeSpec& s) {
+  std::uint64_t h = mix(0x5bd1e995, static_cast<std::uint64_t>(s.op));
+  for (const Expr& a : s.args) h = mix(h, hash_of(a));
+  for (const std::int64_t c : s.coef) h = mix(h, static_cast<std::uint64_t>(c));
+  return mix(h, static_cast<std::uint64_t>(s.constant));
+}
+
+// A new node of this content, in the memory of `arena`. Throws SYM_SIZE.
+Node* node_of(const NodeSpec& s, std::uint64_t hash, Arena& arena) {
+  int depth = 1;
+  std::uint64_t size = 1;
+  for (const Expr& a : s.args) {
+    if (a.is_const()) continue;
+    depth = std::max(depth, 1 + a.node()->depth);
+    size += a.node()->size;
+  }
+  const std::size_t most = s.op == Op::Add ? kMaxTerms : kMaxArgs;
+  if (depth > kMaxDepth || size > kMaxSize || s.args.size() > most) fail_size();
+
+  Node* n = new (arena.allocate(sizeof(Node), alignof(Node))) Node{.op = s.op};
+  n->depth = static_cast<std::uint16_t>(depth);
+  n->size = static_cast<std::uint32_t>(size);
+  n->args = arena.copy(s.args);
+  n->coef = arena.copy(s.coef);
+  n->constant = s.constant;
+  const std::uint8_t inherited = s.op == Op::Mul ? kHasDiv | kHasMod | kSymbolic : kSymbolic;
+  for (const Expr& a : s.args)
+    if (!a.is_const()) n->flags |= a.node()->flags & inherited;
+  if (s.op == Op::FloorDiv) n->flags |= kHasDiv;
+  if (s.op == Op::Mod) n->flags |= kHasMod | (s.args[1].is_const() ? 0 : kSymbolic);
+  compute_facts(*n);
+  n->hash = hash;
+  n->key = key_of(n->op, hash, n->var);
+  return n;
+}
+
+}  // namespace
+
+// Nodes that go together. A thread that uses one makes no others.
+class DraftTable {
+ public:
+  static DraftTable*& used() {
+    thread_local DraftTable* table = nullptr;
+    return table;
+  }
+  static DraftTable& of_proofs() {
+    thread_local DraftTable table;
+    return table;
+  }
+
+  template <class Same>
+  [[nodiscard]] const Node* find(std::uint64_t hash, Same&& same) const {
+    return slots_[slots_.find(hash, same)];
+  }
+  const Node* add(const NodeSpec& s, std::uint64_t hash) {
+    Node* n = node_of(s, hash, arena_);
+    n->flags |= kDraft;
+    slots_.put(n, slots_.find(hash, [](const Node&) { return false; }));
+    return n;
+  }
+  void named_by(MemoEntry& e) { memos_.push_back(&e); }
+  void leave_memos() {
+    for (MemoEntry* e : memos_) *e = {};
+    memos_.clear();
+  }
+  void clear() {
+    leave_memos();
+    if (slots_.count() != 0) slots_.clear(kSlots);
+    arena_.clear();
+  }
+  [[nodiscard]] std::size_t bytes() const { return arena_.bytes() + slots_.size() * sizeof(const Node*); }
+
+ private:
+  static constexpr std::size_t kSlots = 1U << 8;
+  Slots slots_{kSlots};
+  Arena arena_;
+  std::vector<MemoEntry*> memos_;  // of this thread, that name drafts
+};
+
+namespace {
+
+bool is_draft(const Expr& e) { return !e.is_const() && (e.node()->flags & kDraft) != 0; }
+
 class Table {
  public:
   static Table& instance() {
@@ -80,40 +227,22 @@ class Table {
   }
 
   const Node* intern(const NodeSpec& s) {
-    std::uint64_t h = mix(0x5bd1e995, static_cast<std::uint64_t>(s.op));
-    for (const Expr& a : s.args) h = mix(h, hash_of(a));
-    for (const std::int64_t c : s.coef) h = mix(h, static_cast<std::uint64_t>(c));
-    h = mix(h, static_cast<std::uint64_t>(s.constant));
-    const std::lock_guard lock(table_mutex);
-    const std::size_t at = find(h, [&](const Node& n) {
+    const std::uint64_t h = hash_of_spec(s);
+    const auto same = [&](const Node& n) {
       return n.op == s.op && n.constant == s.constant && same_args(n.args, s.args) &&
              std::equal(n.coef.begin(), n.coef.end(), s.coef.begin(), s.coef.end());
-    });
-    if (slots_[at] != nullptr) return slots_[at];
-
-    int depth = 1;
-    std::uint64_t size = 1;
-    for (const Expr& a : s.args) {
-      if (a.is_const()) continue;
-      depth = std::max(depth, 1 + a.node()->depth);
-      size += a.node()->size;
+    };
+    DraftTable* drafts = DraftTable::used();
+    if (drafts != nullptr) {  // they come first: another thread may have made the same node for good since
+      if (const Node* known = drafts->find(h, same)) return known;
     }
-    const std::size_t most = s.op == Op::Add ? kMaxTerms : kMaxArgs;
-    if (depth > kMaxDepth || size > kMaxSize || s.args.size() > most) fail_size();
-
-    Node* n = new (arena_.allocate(sizeof(Node), alignof(Node))) Node{.op = s.op};
-    n->depth = static_cast<std::uint16_t>(depth);
-    n->size = static_cast<std::uint32_t>(size);
-    n->args = arena_.copy(s.args);
-    n->coef = arena_.copy(s.coef);
-    n->constant = s.constant;
-    const std::uint8_t inherited = s.op == Op::Mul ? kHasDiv | kHasMod | kSymbolic : kSymbolic;
-    for (const Expr& a : s.args)
-      if (!a.is_const()) n->flags |= a.node()->flags & inherited;
-    if (s.op == Op::FloorDiv) n->flags |= kHasDiv;
-    if (s.op == Op::Mod) n->flags |= kHasMod | (s.args[1].is_const() ? 0 : kSymbolic);
-    compute_facts(*n);
-    publish(n, h, at);
+    const std::lock_guard lock(table_mutex);
+    const std::size_t at = slots_.find(h, same);
+    if (slots_[at] != nullptr) return slots_[at];
+    if (drafts != nullptr) return drafts->add(s, h);
+    for (const Expr& a : s.args) GR_ASSERT(!is_draft(a), "an expression that stays names one that goes");
+    Node* n = node_of(s, h, arena_);
+    slots_.put(n, at);
     return n;
   }
 
@@ -122,8 +251,9 @@ class Table {
     for (const char c : v.name) h = mix(h, static_cast<unsigned char>(c));
     for (const std::int64_t x : {v.min, v.max, v.multiple_of}) h = mix(h, static_cast<std::uint64_t>(x));
     for (const auto* e : {&v.hi, &v.lo, &v.def}) h = mix(h, *e ? hash_of(**e) : 1);
+    for (const auto* e : {&v.hi, &v.lo, &v.def}) GR_ASSERT(!*e || !is_draft(**e), "a variable names a draft");
     const std::lock_guard lock(table_mutex);
-    const std::size_t at = find(h, [&](const Node& n) { return n.var != nullptr && same_info(*n.var, v); });
+    const std::size_t at = slots_.find(h, [&](const Node& n) { return n.var != nullptr && same_info(*n.var, v); });
     if (slots_[at] != nullptr) return slots_[at];
     int depth = 1;
     for (const auto* e : {&v.hi, &v.lo, &v.def})
@@ -135,36 +265,21 @@ class Table {
     n->var = &infos_.back();
     if (v.hi || v.lo || v.def) n->flags = kSymbolic;
     compute_var_facts(*n);
-    publish(n, h, at);
+    n->hash = h;
+    n->key = key_of(n->op, h, n->var);
+    slots_.put(n, at);
     return n;
   }
 
+  [[nodiscard]] Kept kept() const {
+    const std::lock_guard lock(table_mutex);
+    return {.nodes = slots_.count(), .bytes = arena_.bytes() + slots_.size() * sizeof(const Node*)};
+  }
+
  private:
-  Table() : slots_(std::size_t{1} << 14, nullptr) {}
+  Table() : slots_(std::size_t{1} << 14) {}
 
-  // The slot of the node, or the free one where it belongs.
-  template <class Same>
-  std::size_t find(std::uint64_t hash, Same&& same) const {
-    const std::size_t mask = slots_.size() - 1;
-    std::size_t i = hash & mask;
-    while (slots_[i] != nullptr && !(slots_[i]->hash == hash && same(*slots_[i]))) i = (i + 1) & mask;
-    return i;
-  }
-
-  void publish(Node* n, std::uint64_t hash, std::size_t at) {
-    n->hash = hash;
-    n->key = key_of(n->op, hash, n->var);
-    n->id = ++count_;
-    slots_[at] = n;
-    if (2 * count_ <= slots_.size()) return;
-    std::vector<const Node*> old(2 * slots_.size(), nullptr);
-    old.swap(slots_);
-    for (const Node* o : old)
-      if (o != nullptr) slots_[find(o->hash, [](const Node&) { return false; })] = o;
-  }
-
-  std::vector<const Node*> slots_;  // open addressing, at most half full
-  std::size_t count_ = 0;
+  Slots slots_;
   Arena arena_;
   std::deque<VarInfo> infos_;
 };
@@ -184,11 +299,6 @@ std::strong_ordering order_vars(const VarInfo& a, const VarInfo& b) {
   if (const auto c = order_optional(a.lo, b.lo); c != 0) return c;
   return order_optional(a.def, b.def);
 }
-
-struct MemoEntry {
-  Op op = Op::Const;
-  Expr a, b, result;
-};
 
 constexpr std::size_t kMemoSlots = std::size_t{1} << 13;
 
@@ -253,8 +363,37 @@ const Expr* ResultMemo::find(Op op, const Expr& a, const Expr& b) {
 }
 
 void ResultMemo::store(Op op, const Expr& a, const Expr& b, const Expr& result) {
-  memo_slot(op, a, b) = {.op = op, .a = a, .b = b, .result = result};
+  MemoEntry& e = memo_slot(op, a, b);
+  e = {.op = op, .a = a, .b = b, .result = result};
+  DraftTable* drafts = DraftTable::used();
+  if (drafts != nullptr && (is_draft(a) || is_draft(b) || is_draft(result))) drafts->named_by(e);
 }
+
+Proof::Proof() : outermost_(DraftTable::used() == nullptr) {
+  if (outermost_) DraftTable::used() = &DraftTable::of_proofs();
+}
+
+Proof::~Proof() {
+  if (!outermost_) return;
+  DraftTable::used()->clear();
+  DraftTable::used() = nullptr;
+}
+
+Drafts::Drafts() : table_(std::make_unique<DraftTable>()) {}
+Drafts::~Drafts() = default;
+std::size_t Drafts::bytes() const { return table_->bytes(); }
+
+Drafts::Use::Use(Drafts& drafts) : outer_(DraftTable::used()) {
+  GR_ASSERT(outer_ == nullptr || outer_ == drafts.table_.get(), "other drafts are in use");
+  DraftTable::used() = drafts.table_.get();
+}
+
+Drafts::Use::~Use() {
+  if (outer_ == nullptr) DraftTable::used()->leave_memos();
+  DraftTable::used() = outer_;
+}
+
+Kept kept() { return Table::instance().kept(); }
 
 int& Nesting::depth() {
   thread_local int depth = 0;

@@ -45,7 +45,8 @@ inline std::int64_t scaled_divisor(std::int64_t coef, std::int64_t div) {
 inline constexpr std::uint8_t kHasDiv = 1;  // Node::flags: of a monomial, a factor is a FloorDiv
 inline constexpr std::uint8_t kHasMod = 2;  // ... a Mod
 inline constexpr std::uint8_t kSymbolic =
-    4;  // anywhere below: a variable with a symbolic bound or definition, or x % N
+    4;                                     // anywhere below: a variable with a symbolic bound or definition, or x % N
+inline constexpr std::uint8_t kDraft = 8;  // the node does not live as long as the process (drafts.h)
 
 struct NodeSpec {
   Op op;
@@ -80,6 +81,19 @@ inline std::uint64_t mix(std::uint64_t h, std::uint64_t v) {
 struct ResultMemo {
   [[nodiscard]] static const Expr* find(Op op, const Expr& a, const Expr& b);
   static void store(Op op, const Expr& a, const Expr& b, const Expr& result);
+};
+
+// While one lives, what this thread makes is dropped with it: no expression may leave it. One within another is a part
+// of the outer one.
+class Proof {
+ public:
+  Proof();
+  ~Proof();
+  Proof(const Proof&) = delete;
+  Proof& operator=(const Proof&) = delete;
+
+ private:
+  bool outermost_;
 };
 
 [[noreturn]] void fail_overflow(const std::string& what);

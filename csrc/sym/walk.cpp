@@ -199,6 +199,7 @@ Expr expand_coords(const Expr& e) {
   if (const auto it = known.find(e.node()); it != known.end()) return it->second;
   Rewriter rewrite([](const Expr& v) { return v.var().def ? expand_coords(*v.var().def) : v; });
   const Expr r = rewrite(e);
+  GR_ASSERT(r.is_const() || (r.node()->flags & kDraft) == 0, "what is kept is no draft");
   known.emplace(e.node(), r);
   return r;
 }
