@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import threading
+import weakref
+from collections import OrderedDict
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from graphene.judge.trees import Trees
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
     from graphene.recorded import Recorded
 
 __all__ = ["Argument", "Facts", "Parameter", "Signature", "evaluate"]
+
+_KEPT = 8  # kernels whose JSON and trees are kept: they take more memory than the kernels themselves
 
 
 @dataclass(frozen=True)
@@ -52,17 +57,16 @@ class Parameter:
     dtype: str
 
 
-_CODE: dict[str, Any] = {}
+@lru_cache(4096)
+def _code(expression: str) -> Any:
+    return compile(expression.replace("@", "_at_"), "<expression>", "eval")
 
 
 def evaluate(expression: Any, values: Mapping[str, int]) -> int:
     """The value of an expression of symbols."""
     if isinstance(expression, int):
         return expression
-    code = _CODE.get(expression)
-    if code is None:
-        code = _CODE[expression] = compile(expression.replace("@", "_at_"), "<expression>", "eval")
-    return int(eval(code, {"min": min, "max": max}, dict(values)))  # of the kernel's own text
+    return int(eval(_code(expression), {"min": min, "max": max}, dict(values)))  # of the kernel's own text
 
 
 def _flat(x: Any) -> Iterator[Any]:
@@ -84,10 +88,11 @@ class Signature:
 
     @staticmethod
     def of(kernel: Recorded) -> Signature:
-        """The kernel's signature, which is kept with it."""
-        kept: Signature | None = kernel.__dict__.get("_signature")
+        """The kernel's signature. Those of the kernels asked for last are kept."""
+        kept: Signature | None = kernel.__dict__.get("_signature") or _LATEST.get(kernel)
         if kept is None:
-            kept = kernel.__dict__["_signature"] = Signature._read(json.loads(kernel.to_json()))
+            kept = Signature._read(json.loads(kernel.to_json()))
+            _LATEST.keep(kernel, kept)
         return kept
 
     @staticmethod
@@ -144,3 +149,30 @@ class Signature:
     def elements(self, sizes: Mapping[str, int]) -> int:
         """How many elements all tensors have."""
         return sum(math.prod(self.shape(a, sizes)) * (a.count or 1) for a in self.tensors)
+
+
+class _Latest:
+    """Signatures of the `_KEPT` kernels asked for last. Those of kernels that are gone go with the next one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[int, tuple[weakref.ref[Recorded], Signature]] = OrderedDict()
+
+    def get(self, kernel: Recorded) -> Signature | None:
+        with self._lock:
+            of, signature = self._kept.get(id(kernel), (None, None))
+            if of is None or of() is not kernel:  # it has gone, and another one took its place in memory
+                return None
+            self._kept.move_to_end(id(kernel))
+            return signature
+
+    def keep(self, kernel: Recorded, signature: Signature) -> None:
+        with self._lock:
+            for gone in [at for at, (of, _) in self._kept.items() if of() is None]:
+                del self._kept[gone]
+            self._kept[id(kernel)] = (weakref.ref(kernel), signature)
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+
+
+_LATEST = _Latest()

@@ -8,6 +8,7 @@ are for runs that may be ended (``graphene.testing.jobs``).
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import itertools
 import json
@@ -51,11 +52,13 @@ GRID = (
 
 @dataclass(frozen=True)
 class Entry:
-    """A kernel: the function that made it, the problem, the architecture it was chosen for (None: any)."""
+    """A kernel: the function that makes it, the problem, how it is built, the architecture it was chosen for (None:
+    any). It is built when it is asked for, because all of them together take more than a gigabyte.
+    """
 
     function: str
     problem: str
-    kernel: gr.Kernel
+    build: Callable[[], gr.Kernel]
     arch: str | None = None
 
 
@@ -201,17 +204,17 @@ def library(every: int = 1, name: str = "") -> list[Entry]:
 
     Raises ValueError if no function has such a name.
     """
-    found: dict[str, Entry] = {}
+    found: dict[bytes, Entry] = {}
     grid = itertools.chain(_gemms(), _rows(), _elements(), _attention(), _networks(), _usual())
     chosen = [row for row in grid if row[0].startswith(name)]
     if not chosen:
         raise ValueError(f"the grid has no function whose name begins with {name!r}")
     for function, problem, build in itertools.islice(chosen, 0, None, every):
         with contextlib.suppress(GrapheneError):  # a problem that the function refuses
-            kernel = build()
+            text = str(build())
             # By default attention and perceptrons are selected for the shared memory of an H200.
             arch = "sm_90a" if function.startswith(("attention", "mlp")) else None
-            found.setdefault(str(kernel), Entry(function, problem, kernel, arch))
+            found.setdefault(hashlib.sha256(text.encode()).digest(), Entry(function, problem, build, arch))
     return list(found.values())
 
 
@@ -223,7 +226,7 @@ def _checked(e: Entry) -> dict[str, Any]:
     began = time.perf_counter()
     out: dict[str, Any] = {"function": e.function, "problem": e.problem}
     try:
-        r = e.kernel.check(arch=e.arch)
+        r = e.build().check(arch=e.arch)
         out |= {"calls": len(r.calls), "worst": r.worst_error or 0.0, "error": "" if r.ok else str(r)}
         out |= {"uncovered": r.uncovered}
     except GrapheneError as x:
