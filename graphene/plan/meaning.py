@@ -57,7 +57,7 @@ class Meaning:
     def _variable(self, name: str) -> str:
         """The kernel's variable for an argument: its name, unless the kernel has another use for that."""
         own = "gr np blocks threads warp warps kernel copy k j out mma BM BN BK STAGES AHEAD WARPS WM WN bm bn wm wn z"
-        used = {*own.split(), "result", "means"}
+        used = {*own.split(), "result", "means", "row", "column"}
         used |= {a.symbol for a in self.form_axes()} | {s for s in self.t.shared}
         generated = re.fullmatch(r"[a-z]{1,2}\d+_?|[bgkrsv][A-Z_].*", name)
         return f"{name}_in" if name in used or generated else name

@@ -67,6 +67,7 @@ class Tiled(Placed):
     through_shared: bool = True
     shared_bytes: int = 0
     spread: bool = False  # copies of a step start between the products of its slices
+    squares: set[int] = field(default_factory=set)  # statistics that products compute: sums of squares
 
     def inputs(self) -> list[Any]:
         """The inputs that the result depends on, in the order of the graph."""
@@ -152,6 +153,16 @@ def not_spread(form: ProductForm, tile: ProductTile) -> str:
     return ""
 
 
+def not_squares(form: ProductForm, tile: ProductTile, statistic: Any) -> str:
+    """Why products cannot compute a statistic of rows; empty if they can."""
+    x = statistic.value.args[0]
+    if statistic.value.op not in ("sum", "mean") or x.op != "mul" or x.args[0] is not x.args[1]:
+        return "no sum of squares"
+    if x.args[0].op != "input" or not form.at(x.args[0], "left").along_k(form.k):
+        return f"squares of something else than an input that lies along {form.k.name}"
+    return "" if tile.m == SLICE * tile.warps[0] else "a warp has more rows than an instruction"
+
+
 def decide(d: Decisions, form: ProductForm, sizes: dict[str, int], device: Device) -> Tiled:
     """Makes every decision. Raises SelectError PLAN_NONE, PLAN_PIN."""
     family = int(device.family.removeprefix("sm_") or 0)
@@ -216,6 +227,12 @@ def decide(d: Decisions, form: ProductForm, sizes: dict[str, int], device: Devic
         accesses = [pair, arrange.vectors(tile.m, tile.n, out.dtype, tile.threads, out_vector)]
         t.shared["sResult"] = lay_out(d, "sResult", (tile.m, tile.n), out.dtype, accesses, 0)
     for i, statistic in enumerate(form.statistics):
+        if statistic.side == "left" and not not_squares(form, tile, statistic):
+            options: dict[Any, float | str] = {"elements": 0.0, "products": 1.0}
+            said = {"elements": "squares of elements are added up",
+                    "products": "the diagonal of a product of the rows with themselves"}  # fmt: skip
+            if d.take(f"s{i}.how", options, said.__getitem__, "relative") == "products":
+                t.squares.add(statistic.value.number)
         name, of = f"s{i}", ", ".join(y.name for y in form.inputs(statistic.side))
         if statistic.side == "left":
             d.put(

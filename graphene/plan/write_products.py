@@ -192,6 +192,11 @@ class Writer(Meaning):
         for stat in f.statistics:
             name = self.stats[stat.value.number]
             like = self.loaded(f.inputs(stat.side)[0])
+            if stat.value.number in self.t.squares:
+                w(f'b{name} = gr.fragment("b{name}", [WM, {SLICE}], gr.{f.dtype}, mma.b, on=warp)')
+                w(f'm{name} = gr.fragment("m{name}", [WM, WM], gr.fp32, mma.c, on=warp)', "on its diagonal: squares")
+                w(f'{name} = {like}.reduced(1, "{name}", gr.fp32)')
+                continue
             rows, tv = ("WM", "mma.a") if stat.side == "left" else ("WN", "mma.b")
             w(f'e{name} = gr.fragment("e{name}", [{rows}, {SLICE}], gr.fp32, {tv}, on=warp)')
             w(f'p{name} = {like}.reduced(1, "p{name}", gr.fp32, lanes=True)', "each lane's part of the statistic")
@@ -275,7 +280,8 @@ class Writer(Meaning):
             w(f"gr.init({self.dots[x.value.number]}, 0)")
         start = {"sum": "0", "mean": "0", "max": "-gr.inf", "min": "gr.inf"}
         for s in f.statistics:
-            w(f"gr.init(p{self.stats[s.value.number]}, {start[s.value.op]})")
+            part = "m" if s.value.number in t.squares else "p"
+            w(f"gr.init({part}{self.stats[s.value.number]}, {start[s.value.op]})")
         for later in later_tiles(f, t.tile):
             dot: Dot = later.dot
             name, v = f"s{dot.right.name}", dot.right
@@ -353,6 +359,11 @@ class Writer(Meaning):
     def statistic(self, v: Value, side: str) -> None:
         w, name = self.w, self.stats[v.number]
         x = v.args[0]
+        if v.number in self.t.squares:
+            s = self.form.at(x.args[0], "left")
+            w(f'gr.move(b{name}, {self.part(s)}, atom="ldmatrix.x4")')
+            w(f"gr.matmul(m{name}, {self.loaded(s)}, b{name}.T, atom=mma)")
+            return
         if x.op == "input":
             w(f"e{name}[:] = {self.loaded(self.form.at(x, side))}")
         else:
@@ -366,6 +377,11 @@ class Writer(Meaning):
         for s in f.statistics:
             name = self.stats[s.value.number]
             op = "add" if s.value.op in ("sum", "mean") else s.value.op
+            if s.value.number in self.t.squares:
+                w(f"row, column = m{name}.coords()")
+                w(f"m{name}[:] = gr.where(row == column, m{name}, 0)")
+                w(f'gr.reduce("add", {name}, m{name}, axis=1)')
+                continue
             w(f'gr.reduce("{op}", {name}, p{name}, axis=1)')
             if s.side == "right":
                 like = self.dots[next(d for d in f.dots if d.columns is f.columns).value.number]

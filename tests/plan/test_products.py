@@ -318,3 +318,12 @@ def test_an_operand_of_two_products_is_computed_once_of_factors_that_a_step_load
     found = p.check()
     assert found.ok, str(found)
     assert found.conflicts == 0
+
+
+def test_sums_of_squares_may_be_a_diagonal_of_products() -> None:
+    p = rms_linear(k=640, n=128).plan("sm_80", m=16, pin={"s0.how": "products", "warps": "1x4"})
+    assert "gr.matmul(ms0, rXl, bs0.T, atom=mma)" in p.source()
+    found = p.check()
+    assert found.ok, str(found)
+    assert found.conflicts == 0
+    assert plan.Plan.from_json(p.json()).source() == p.source()

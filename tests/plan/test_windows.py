@@ -215,10 +215,10 @@ def test_a_warpgroup_gathers_windows_for_wgmma(channels: int, columns: int, stri
     assert max(map(len, made.source().splitlines())) <= 120
 
 
-@pytest.mark.parametrize(("side", "channels", "rows"), [(56, 64, 192), (28, 128, 192), (14, 256, 128), (14, 512, 128)])
+@pytest.mark.parametrize(("side", "channels", "rows"), [(56, 64, 192), (28, 128, 192), (14, 256, 64), (14, 512, 128)])
 def test_the_tile_of_windows_is_the_one_that_was_faster(side: int, channels: int, rows: int) -> None:
     """On an H200, with 32 images: by mma.sync 28.5, 26.4, 29.1 and 102 us, by wgmma 29.9, 22.5, 20.2 and 56.3 with 128
-    rows, and 26.6, 16.3, 19.5 and 59.3 with 192.
+    rows, and 26.6, 16.3, 19.5 and 59.3 with 192; the third 16.1 with 64 rows and 256 columns.
     """
     n, h, w, c = plan.axes(n=32, h=side, w=side, c=channels)
     p, q, r, s, k = plan.axes(p=side, q=side, r=3, s=3, k=channels)
