@@ -134,7 +134,7 @@ def _identity(op: str, t: DType) -> Any:
 def _registers(x: Any, call: str, name: str = "value") -> Tensor:
     """One register of each thread: x itself, its only one, or a new one that an expression or an integer fills."""
     if not isinstance(x, Tensor):
-        return let(_core.unique_name(name), x, i32 if isinstance(x, (int, _core.IntExpr)) else None)
+        x = let(_core.unique_name(name), x, i32 if isinstance(x, (int, _core.IntExpr)) else None)
     if x.memory == RF and not x.is_fragment and len(x.levels) == 1 and all(n == 1 for n in x.shape):
         return x[(0,) * len(x.shape)]
     if x.memory != RF or x.levels or x.is_fragment:

@@ -111,12 +111,19 @@ def _clipped(block, r):
     return r
 
 
+def _nearest(block, r):
+    """The place of the number that is nearest to 10.2: of an expression, and of a coordinate."""
+    _, place = gr.allarg("max", -abs(r - 10.2), block.indices()[0], on=block)
+    return gr.cast(place, gr.fp32)
+
+
 @pytest.mark.parametrize(
     ("body", "on_arrays"),
     [
         (lambda block, r: gr.scan("add", r, on=block), np.cumsum),
         (_halved, lambda x: np.ceil(np.log2(np.maximum(x, 1)))),
         (_clipped, lambda x: np.minimum(x, 8)),
+        (_nearest, lambda x: np.full(64, 10)),
     ],
 )
 def test_registers_of_one_element_are_one_register(body, on_arrays):
