@@ -133,14 +133,14 @@ def _identity(op: str, t: DType) -> Any:
 
 def _registers(x: Any, call: str, name: str = "value") -> Tensor:
     """One register of each thread: x itself, its only one, or a new one that an expression or an integer fills."""
-    if not isinstance(x, Tensor):
-        x = let(_core.unique_name(name), x, i32 if isinstance(x, (int, _core.IntExpr)) else None)
-    if x.memory == RF and not x.is_fragment and len(x.levels) == 1 and all(n == 1 for n in x.shape):
-        return x[(0,) * len(x.shape)]
-    if x.memory != RF or x.levels or x.is_fragment:
-        _core.fail("REDUCE_FRAGMENT", f"gr.{call} takes one register of each thread", [f"got: {x}"],
+    kind = i32 if isinstance(x, (int, _core.IntExpr)) else None
+    held: Tensor = x if isinstance(x, Tensor) else let(_core.unique_name(name), x, kind)
+    if held.memory == RF and not held.is_fragment and len(held.levels) == 1 and all(n == 1 for n in held.shape):
+        return held[(0,) * len(held.shape)]
+    if held.memory != RF or held.levels or held.is_fragment:
+        _core.fail("REDUCE_FRAGMENT", f"gr.{call} takes one register of each thread", [f"got: {held}"],
                    'index registers down to one: gr.scan("add", r[0], on=warp)')  # fmt: skip
-    return x
+    return held
 
 
 def _joining(op: Any) -> Callable[[Tensor, Tensor, Tensor], object]:
