@@ -58,7 +58,7 @@ def _pads(p: GemmProblem) -> list[tuple[bool, bool]]:
 def _candidates(p: GemmProblem, device: Device) -> Iterator[GemmTile]:
     for t in sm90_time.candidates(p, device):
         for pad, split in _variants(p, t, device):
-            c = sm90_time.staged(replace(t, pad=pad, split_k=split), p, device)
+            c = _staged(t, pad, split, p, device)
             yield c
             if (other := sm90_time.with_terms_in_stages(c, p, device)) is not None:
                 yield other
@@ -87,10 +87,13 @@ def _variants(p: GemmProblem, t: GemmTile, device: Device) -> Iterator[tuple[tup
     bm, bn, bk = t.tile
     count = 1 if p.batch is None else p.batch
     parts = [1]
-    wide = t.warps[1] > 1 and bm > 128  # the many sums of columns leave no registers for their addresses
+    wide = t.warps[1] > 1 and bm > 128  # their sums leave no registers for the addresses of parts
     if p.workspaces and max(t.cluster) == 1 and not wide and 2 * up(p.m, bm) * up(p.n, bn) * count <= device.sm_count:
         parts = splits(p.m, p.n, p.k, count, bm, bn, bk, device.sm_count)
-    for pad in _pads(p) if max(p.m, p.n, p.k) <= PADDED_MOST else [(False, False)]:
+    pads = [*_pads(p)]
+    if p.workspaces and (of := sm90_time.straddling(p)) not in pads:
+        pads.append(of)  # whole lines of the caches
+    for pad in pads if max(p.m, p.n, p.k) <= PADDED_MOST else [(False, False)]:
         if all(a == 16 or padded for a, padded in zip(p.align[:2], pad, strict=True)):
             yield from ((pad, split) for split in parts)
 
@@ -101,18 +104,17 @@ def _around_us(p: GemmProblem, pad: tuple[bool, bool], split_k: int, device: Dev
     us = sum(
         model.padding_us(count * n * p.k, item, device) for n, padded in zip((p.m, p.n), pad, strict=True) if padded
     )
-    return us + (model.parts_us(count * p.m * p.n, split_k, device) if split_k > 1 else 0.0)
+    return us if split_k == 1 else us + model.parts_us(count * p.m * p.n, split_k, device)
 
 
 def _predict(c: GemmTile, p: GemmProblem, device: Device) -> tuple[float, str] | str:
     if (parts := c.split_k * (p.batch or 1)) > MOST_BLOCKS_YZ:
         return f"{parts} parts of products, of which a grid has {MOST_BLOCKS_YZ}"
-    around_us = _around_us(p, c.pad, c.split_k, device)
     if c.kernel == "gemm_sm90":
         if (reason := sm90_time.refused(c, p, device)) is not None:
             return reason
         us, remark = sm90_time.product_us(c, p, device)
-        return us + around_us + (sm90_time.SPLIT_US if c.split_k > 1 else 0.0), remark
+        return us + _around_us(p, c.pad, 1, device) + sm90_time.split_us(p, c.split_k, device), remark
     if sm90_time.alone(p):
         return f"{c.kernel} has no product of {p.dtype}" + " with scales" * (p.scales is not None)
     shape, tile = _shape(p), as_tile(c)
@@ -125,6 +127,7 @@ def _predict(c: GemmTile, p: GemmProblem, device: Device) -> tuple[float, str] |
         return f"copies of {worst} bytes take so many registers that sums would spill"
     e = model.estimate(tile, shape, device)
     waves = f"{e.waves:.2f} waves of {e.blocks_per_sm} blocks an SM"
+    around_us = _around_us(p, c.pad, c.split_k, device)
     return e.us * SLOWER[worst] + around_us, f"{waves}, tensor cores {e.busy:.0%} busy, bound by {e.bound}"
 
 
@@ -190,12 +193,12 @@ def _expected_by_wgmma(p: GemmProblem, device: Device) -> Iterator[tuple[float, 
     for t in sm90_time.candidates(p, device):
         for pad, split in _variants(p, t, device):
             us, _ = sm90_time.product_us(t, p, device, split, pad)
-            us += _around_us(p, pad, split, device) + (sm90_time.SPLIT_US if split > 1 else 0.0)
+            us += _around_us(p, pad, 1, device) + sm90_time.split_us(p, split, device)
             yield us * slower(p, t, pad, split), functools.partial(_staged, t, pad, split, p, device)
 
 
 def _staged(t: GemmTile, pad: tuple[bool, bool], split: int, p: GemmProblem, device: Device) -> GemmTile:
-    return sm90_time.staged(replace(t, pad=pad, split_k=split), p, device)
+    return sm90_time.staged(sm90_time.grouped(replace(t, pad=pad, split_k=split), p), p, device)
 
 
 def _expected(p: GemmProblem, device: Device) -> Iterator[tuple[float, Callable[[], GemmTile]]]:

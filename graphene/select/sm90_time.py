@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from math import gcd
 from typing import TYPE_CHECKING
 
 from graphene.kernels.gemm.frame import Product
 from graphene.kernels.gemm.problem import FP8, TYPES, GemmProblem, GemmTile
-from graphene.kernels.gemm.sm90_tile import SUMS, Hopper, refusal
-from graphene.kernels.tma import MOST_TILES
+from graphene.kernels.gemm.sm90_tile import PIECE, SUMS, Hopper, refusal
+from graphene.kernels.tma import LINE_BYTES, MOST_TILES, clusters_at_once
+from graphene.select import model
 from graphene.select.device import H200, Device
 from graphene.select.tiles import up
 
@@ -26,59 +28,73 @@ __all__ = ["alone", "candidates", "has_wgmma", "impossible", "product_us", "refu
            "with_terms_in_stages"]  # fmt: skip
 
 LINE_BITS = 1024  # of k in a step: lines of 128 bytes
+EIGHT = 8  # of columns an instruction has any multiple
+FEW_COLUMNS = 8  # of tiles, all of which follow one another
 FEW = 512  # rows or columns, of which tiles cover no more than they must
 LEAST = 16 * 64  # results of the smallest tile
 STAGES = 12  # more were not faster
 
 # Tensor cores: a k of a tile of 128x128, in nanoseconds, when they are always busy, and factors of that time.
-TENSOR_NS = 5.95  # of 16-bit operands; of bytes half of it
-COOL = 0.624  # if they are mostly idle, since clocks are higher then
-HALF_WARM_US = 11.2  # the time of a product's work at which the clock is halfway between the two
+SWAPPED = 1.002  # operands have changed places, and two consumers share a tile
+SWAPPED_ALONE = 0.998  # likewise, and one multiplies
+TENSOR_NS = 5.83  # of 16-bit operands; of bytes half of it
+COOL = 0.75  # if they are mostly idle, since clocks are higher then
+HALF_WARM_US = 37.9  # the time of a product's work at which the clock is halfway between the two
 WORK_PER_US = 650e6  # operations of all tensor cores, by which this time is counted
-LINES = 0.29  # more for as many more lines of operands, for the same products, as a tile of 128x128 has
-NARROW = 56  # columns: narrower instructions take as long
-NARROW_SHARED = 67  # likewise, if two consumers share a tile
-INSTRUCTION = 0.057  # more for an instruction of 128 columns than for one of 256, which reads less shared memory
-SHARED_TILE = 1.016  # two consumers share a tile
+LINES = 0.421  # more for as many more lines of operands, for the same products, as a tile of 128x128 has
+NARROW = 39.6  # columns: narrower instructions take as long
+NARROW_SHARED = 15.2  # likewise, if two consumers share a tile
+INSTRUCTION = 0.0575  # more for an instruction of 128 columns than for one of 256, which reads less shared memory
+ONE_CONSUMER = 1.039  # nobody else multiplies
+SHARED_TILE = 1.048  # two consumers share a tile
 NARROW_IN_TURNS = 0.03  # columns up to 128 of consumers that take turns, in long runs, where power is the limit
 LONG_US = 100  # the time of a product's work at which half of that counts
-UNEVEN = 1.008  # widths that are not multiples of 64
-UNEVEN_NARROW = 1.041  # such widths below 128
-ACROSS = {16: 1.5, 32: 1.06, 64: 1.0}  # by the line in shared memory of an operand that has no lines of k, elements
+UNEVEN = 0.99  # widths that are not multiples of 64
+UNEVEN_NARROW = 1.008  # such widths below 128
+ACROSS_64 = 1.0  # lines of 64 elements of an operand of the instruction's columns that has no lines of k
+ACROSS_32 = 1.06  # lines of 32
+ACROSS_16 = 1.5  # lines of 16
 SHARED_OF_BYTES = 1.06  # likewise of bytes, beside that, in more than one round: nothing is multiplied between tiles
 PROMOTED = 1.1  # sums of fp8 are added up in fp32 while the other consumer multiplies
 PROMOTED_ALONE = 1.6  # likewise, while nothing is multiplied
-CLUSTERS = 1.008  # barriers of clusters, which gain as much where operands are many times the L2 cache
+CLUSTERS = 1.06  # barriers of clusters
+CLUSTERS_OF_LARGE = 0.992  # likewise where operands are many times the L2 cache
 LARGE_BYTES = 250e6
-CLUSTER_US = 0.5  # clusters are launched
-STEP_US = 0.167  # the least time of a step
+CLUSTER_US = 0.666  # clusters are launched
+STEP_US = 0.15  # the least time of a step
 
 # The L2 cache and memory.
-L2 = 1.37  # what TMA reads, as a multiple of Device.l2_bytes
-STRADDLING = 2.6  # more of its lines, where the operands' lines begin in the middle of them
-THROUGH_L2 = 0.346  # the share of memory's time for which reading again from the L2 cache waits
-READS = 0.012  # the share of its time that does not run beside the products
+L2 = 1.64  # what TMA reads, as a multiple of Device.l2_bytes
+NARROW_BOXES = 1.27  # boxes of narrower lines take this power of the ratio as long
+STRADDLING = 1.73  # more of the time of lines, for the share of those that begin in the middle of the cache's lines
+THROUGH_L2 = 0.39  # the share of memory's time for which reading again from the L2 cache waits
+READS = 0.0756  # the share of its time that does not run beside the products
 MEMORY = 1.06  # what is read from memory, as a multiple of Device.memory_rate
-ALONE = 0.176  # the share of memory's time, or of the rest's if that is shorter, that does not run beside the other
-LINE_NS = 0.8  # a line of a box of up to 128 bytes, which a multiprocessor loads from the L2 cache
-OUTSIDE_PER_NS = 27  # lines of 128 bytes outside of a matrix that TMA fills with zeros, on the whole device
-LAST_ROUND = 0.2  # more of memory's time for as many blocks as the last round lacks, of all
-BESIDE_ZEROS = 0.37  # the share of that time that does not run beside the rest, likewise
+ALONE = 0.125  # the share of memory's time, or of the rest's if that is shorter, that does not run beside the other
+LINE_NS = 0.842  # a line of a box of up to 128 bytes, which a multiprocessor loads from the L2 cache
+OUTSIDE_PER_NS = 17.5  # lines of 128 bytes outside of a matrix that TMA fills with zeros, on the whole device
+LAST_ROUND = 0.201  # more of memory's time for as many blocks as the last round lacks, of all
+BESIDE_ZEROS = 0.493  # the share of that time that does not run beside the rest, likewise
 
 # Before, between and after the loops over k.
-LAUNCH_US = 2.17  # the kernel before lets this one start early
-TILE_US = 0.097  # a tile begins
-SHARED_NARROW_US = 0.5  # two consumers share a tile of up to 64 columns of the instruction
-STORE_US = 0.404  # the store of a tile of 128x128 by two consumers, through shared memory and TMA, and factors of it:
-BY_THREADS = 0.9  # lines of C begin anywhere, or its elements have 32 bits
-ODD_LINES = 2.35  # pieces of uneven widths, and lines of C that begin in the middle of the caches' lines
+LAUNCH_US = 1.3  # the kernel before lets this one start early
+TURNS_US = 0.235  # a second consumer begins
+TAIL = 1.3  # of memory's time for the results of the last round
+TILE_US = 0.0723  # a tile begins
+SHARED_NARROW_US = 0.618  # two consumers share a tile of up to 64 columns of the instruction
+STORE_US = 0.29  # the store of a tile of 128x128 by two consumers, through shared memory and TMA, and factors of it:
+BY_THREADS = 2.65  # lines of C begin anywhere, or its elements have 32 bits
+ODD_LINES = 3.57  # pieces of uneven widths, and lines of C that begin in the middle of the caches' lines
+SWAPPED_DIRECT = 1.71  # operands have changed places, so that elements of 32 bits side by side are of several threads
+NARROW_STORE_US = 0.0429  # pieces of half the columns of a whole line
 WIDE_PIECE = 80  # columns of a piece: wider ones cost WIDE_PIECE_US more for a tile
-WIDE_PIECE_US = 0.8
+WIDE_PIECE_US = 0.341
 COMPUTED = 0.5  # more for an activation, for a residual, for C itself
-JOIN_US = 0.84  # clusters that cut k begin, and wait for each other's sums
-JOIN_SHARED_US = 1.93  # likewise, if two consumers share a tile
-JOINED_US = 1.78  # the sums of a tile of 128x128 of one more block
-SPLIT_US = 1.3  # the kernel that adds parts, which starts while the one before ends
+JOIN_US = 0.784  # clusters that cut k begin, and wait for each other's sums
+JOIN_SHARED_US = 2.49  # likewise, if two consumers share a tile
+JOINED_US = 2.67  # the sums of a tile of 128x128 of one more block
+PARTS = 0.626  # parts are added up: the time of memory, as a share of that of gemm_sm80's parts
+SPLIT_US = 1.59  # the kernel that adds parts, which starts while the one before ends
 
 
 def has_wgmma(device: Device) -> bool:
@@ -137,8 +153,10 @@ def spills(c: GemmTile, p: GemmProblem) -> str | None:
     batched, by_threads = p.batch is not None, p.align[2] < 16
     most = 128 if by_threads and (batched or p.residual or p.beta) else 160 if by_threads or batched else SUMS
     unchanged = p.out_dtype == p.sums and not p.computes  # all sums of a thread are stored at once
-    if (s.block_rows > 128 and p.computes) or unchanged:
+    if (s.block_rows > 128 and (p.computes or p.order == "NT")) or unchanged:
         most = min(most, 160)
+    if unchanged and s.rows > 64 and not batched:
+        most = min(most, 96)
     return f"{held} sums a thread, of which {most} leave room for such results" if held > most else None
 
 
@@ -166,7 +184,7 @@ def product_us(
     m, n = (p.n, p.m) if s.swapped else (p.m, p.n)
     cluster = s.blocks
     clusters = up(m, s.block_rows * s.down) * up(n, s.columns * s.across) * count * split_k
-    rounds = up(clusters, max(device.sm_count // cluster, 1))
+    rounds = up(clusters, max(clusters_at_once(device.sm_count, cluster), 1))
     k = up(up(p.k, c.tile[2]), split_k * s.cuts) * c.tile[2]
 
     area = s.block_rows * s.columns / 128**2
@@ -183,17 +201,18 @@ def product_us(
     if s.columns % 64 and s.columns > 64:
         tensor_ns *= UNEVEN if s.columns > 128 else UNEVEN_NARROW
     if not (p.order[0] == "T" if s.swapped else p.order[1] == "N"):
-        tensor_ns *= ACROSS[next(n for n in (64, 32, 16) if s.columns % n == 0)]
-    tensor_ns *= SHARED_TILE if max(c.warps) == 8 else 1.0
+        tensor_ns *= ACROSS_64 if s.columns % 64 == 0 else ACROSS_32 if s.columns % 32 == 0 else ACROSS_16
+    tensor_ns *= SHARED_TILE if max(c.warps) == 8 else 1.0 if c.turns else ONE_CONSUMER
     tensor_ns *= 1 + INSTRUCTION * (256 / max(s.columns, narrowest) - 1)
+    if s.swapped:
+        tensor_ns *= SWAPPED if max(c.warps) == 8 else SWAPPED_ALONE
     if c.turns and s.columns <= 128:
         tensor_ns *= 1 + NARROW_IN_TURNS * busy / (busy + LONG_US)
     if cluster > s.cuts:
         operands = count * (p.m + p.n) * p.k * item
-        tensor_ns *= CLUSTERS if operands < LARGE_BYTES else 2 - CLUSTERS
-    lengths = (p.k if p.order[0] == "T" else p.m, p.k if p.order[1] == "N" else p.n)
-    straddling = any(x * item % 128 and not padded for x, padded in zip(lengths, pad, strict=True))
-    loads = (s.block_rows / s.across + s.columns / s.down) * item * (STRADDLING if straddling else 1.0)
+        tensor_ns *= CLUSTERS if operands < LARGE_BYTES else CLUSTERS_OF_LARGE
+    of_left, of_right = _lines(s, p, pad)
+    loads = (s.block_rows / s.across * of_left + s.columns / s.down * of_right) * item
     share = max(0.8, min(1.0, clusters * cluster / device.sm_count))  # of multiprocessors that load
     l2_ns = loads * share * warm / (L2 * device.l2_bytes * device.clock_ghz)
     memory = memory_us(p, device) - LAUNCH_US
@@ -203,8 +222,11 @@ def product_us(
 
     direct = p.align[2] < 16 or split_k > 1 or TYPES[p.out_dtype].bits != 16
     store_us = STORE_US * area * (BY_THREADS if direct else 1.0) * (1 if max(c.warps) == 8 else 2)
-    store_us *= ODD_LINES if p.n * TYPES[p.out_dtype].bits % 1024 and s.columns % 64 else 1.0
+    store_us *= ODD_LINES if p.n * TYPES[p.out_dtype].bits % 1024 and s.columns % 64 and not s.swapped else 1.0
+    store_us *= SWAPPED_DIRECT if s.swapped and (split_k > 1 or not s.in_pieces) else 1.0
     store_us *= 1 + COMPUTED * ((p.activation is not None) + p.residual + p.beta) * (split_k == 1)
+    if not s.swapped and s.columns < PIECE and split_k == 1:  # parts of the caches' lines are stored
+        store_us += NARROW_STORE_US * (PIECE / s.columns - 1) * clusters * cluster / device.sm_count
     wide_pieces = s.by_boxes and s.width > WIDE_PIECE and not s.swapped and split_k == 1
     store_us += WIDE_PIECE_US if wide_pieces else 0.0
     total = rounds * max(steps_us, store_us) + store_us if c.turns else rounds * (steps_us + store_us)
@@ -214,7 +236,7 @@ def product_us(
     (down, along), edges = (up(m, s.block_rows), up(n, s.columns)), count * split_k
     outside = edges * ((down * s.block_rows - m) * along + (along * s.columns - n) * down)
     if memory > total and clusters * cluster > device.sm_count:  # the last round does not read at full speed
-        memory *= 1 + LAST_ROUND * (rounds * (device.sm_count // cluster) / clusters - 1)
+        memory *= 1 + LAST_ROUND * (rounds * clusters_at_once(device.sm_count, cluster) / clusters - 1)
     for other, name in ((outside * k / (c.tile[2] * OUTSIDE_PER_NS * 1e3), "zeros"), (memory, "memory")):
         if other > total:
             total, other, bound = other, total, name
@@ -222,9 +244,32 @@ def product_us(
     if not c.turns:  # nothing is multiplied while a result is stored
         total += ALONE * (memory_us(p, device, result_alone=True) - LAUNCH_US) * (rounds - 1) / rounds
     total += CLUSTER_US if cluster > s.cuts else 0.0
+    total += TURNS_US if c.turns else 0.0
+    total += TAIL * (memory_us(p, device, result_alone=True) - LAUNCH_US) / rounds  # after the last products
     if s.cuts > 1:
         total += (JOIN_US if max(c.warps) == 4 else JOIN_SHARED_US) + (s.cuts - 1) * JOINED_US * area
-    return LAUNCH_US + total, f"{clusters / (device.sm_count // cluster):.2f} rounds, bound by {bound}"
+    return (
+        LAUNCH_US + total,
+        f"{clusters / max(clusters_at_once(device.sm_count, cluster), 1):.2f} rounds, bound by {bound}",
+    )
+
+
+def split_us(p: GemmProblem, split_k: int, device: Device) -> float:
+    """The time of the kernel that adds up parts of k, if there are some."""
+    count = 1 if p.batch is None else p.batch
+    return SPLIT_US + PARTS * model.parts_us(count * p.m * p.n, split_k, device) if split_k > 1 else 0.0
+
+
+def grouped(c: GemmTile, p: GemmProblem) -> GemmTile:
+    """The tile with the number of rows of tiles that go together; the expected time does not depend on it.
+
+    Blocks side by side share what they load from memory. With few columns of tiles, all tiles of a row follow one
+    another, and share the rows of the one operand. Otherwise eight rows of tiles share the columns of the other one:
+    19.2 instead of 22.5 us for 20000x256x1024 by 152x128, of which each operand's rows are read twice (H200).
+    """
+    s = _of(c, p)
+    columns = up(p.m if s.swapped else p.n, s.columns * s.across)
+    return replace(c, group=1 if columns <= FEW_COLUMNS else 8)
 
 
 def _box_lines(h: Hopper) -> float:
@@ -244,37 +289,93 @@ def memory_us(p: GemmProblem, device: Device, result_alone: bool = False) -> flo
     return LAUNCH_US + moved / (MEMORY * device.memory_rate * 1e3)
 
 
-def _forms(few_rows: int, few_columns: int, swap: bool) -> Iterator[tuple[tuple[int, int], tuple[int, int], bool]]:
+def _forms(
+    few_rows: int, few_columns: int, steps: tuple[int, int], swap: bool
+) -> Iterator[tuple[tuple[int, int], tuple[int, int], bool]]:
     """Tiles, warps and turns; the first of equal ones is taken. Few rows or columns are cut into as few as fit.
 
-    ``swap``: uneven widths are rows of A, which has lines of k, rather than columns of B, which has not.
+    ``steps``: what divides these. ``swap``: uneven widths are rows of A, which has lines of k, rather than columns of
+    B, which has not.
     """
-    yield from (((n, 64), (1, 4), False) for n in dict.fromkeys((*_cuts(few_rows), 128)))
-    yield from (((64, n), (4, 1), False) for n in dict.fromkeys((64, 128, 32, 16, *_cuts(few_columns))))
+    cut_rows, cut_columns = _cuts(few_rows, steps[0]), _cuts(few_columns, steps[1])
+    yield from (((n, 64), (1, 4), False) for n in dict.fromkeys((*cut_rows, 128)))
+    yield from (((64, n), (4, 1), False) for n in dict.fromkeys((64, 128, 32, 16, *cut_columns)))
     yield from (((64, n), (4, 1), True) for n in (128, 64, 256, 192))
     yield from (((128, n), (4, 1), True) for n in (128, 192, 160))
-    yield from (((128, n), (8, 1), False) for n in dict.fromkeys((128, 256, 192, 64, *_cuts(few_columns))))
+    yield from (((128, n), (8, 1), False) for n in dict.fromkeys((128, 256, 192, 64, *cut_columns)))
     for n in (144, 96, 112, 160, 176, 208, 224):
         yield ((n, 128), (1, 8), False) if swap else ((128, n), (8, 1), False)
-    yield from (((n, 128), (1, 8), False) for n in _cuts(few_rows))
+    yield from (((n, 128), (1, 8), False) for n in cut_rows)
     yield from (((256, n), (8, 1), False) for n in (128, 192))
 
 
-def _cuts(extent: int) -> list[int]:
+def _cuts(extent: int, step: int) -> list[int]:
     """Widths of an instruction into which few rows or columns are cut, one or more; none for many."""
-    widths = [up(up(extent, parts), 16) * 16 for parts in (1, 2, 3, 4)] if extent <= FEW else []
+    widths = [max(16, up(up(extent, parts), step) * step) for parts in (1, 2, 3, 4)] if extent <= FEW else []
     return list(dict.fromkeys(n for n in widths if n <= 256))
 
 
+def _steps(p: GemmProblem) -> tuple[int, int]:
+    """What divides the widths of an instruction that takes rows of A, or columns of B, as its columns."""
+    rows, columns = (EIGHT if along_k and p.dtype != "i8" else 2 * EIGHT for along_k in
+                     (p.order[0] == "T", p.order[1] == "N"))  # fmt: skip
+    return rows, columns
+
+
+def _filling(p: GemmProblem, device: Device, line: int) -> Iterator[GemmTile]:
+    """Tiles of such widths that one round or two of blocks are as full as they can be."""
+    count, uneven, steps = 1 if p.batch is None else p.batch, any(straddling(p)), _steps(p)
+    for swapped in (False, True):
+        whole, cut = (p.n, p.m) if swapped else (p.m, p.n)
+        for rows, consumers in ((128, 8), (64, 4)):
+            for rounds in (1, 2, 3, 4) if consumers == 8 else (1, 2):
+                of_a_row = rounds * device.sm_count // (up(whole, rows) * count)
+                step = steps[0 if swapped else 1]
+                width = up(up(cut, of_a_row), step) * step if of_a_row else 0
+                if not 48 <= width <= 256:
+                    continue
+                tile, warps = ((width, rows), (1, consumers)) if swapped else ((rows, width), (consumers, 1))
+                shared = (1, 2, 1) if swapped else (2, 1, 1)
+                for cluster in ((1, 1, 1), shared) if uneven else ((1, 1, 1),):
+                    group = 1 if swapped else 8
+                    yield GemmTile((*tile, line), warps, 2, group, kernel="gemm_sm90", cluster=cluster)
+
+
+def _lines(s: Hopper, p: GemmProblem, pad: tuple[bool, bool]) -> tuple[float, float]:
+    """How many times as long the tiles of both operands are on their way as those whose lines are the caches' lines."""
+    lengths = (p.k if p.order[0] == "T" else p.m, p.k if p.order[1] == "N" else p.n)
+    item, out = TYPES[p.dtype].bits // 8, []
+    for operand, rows in ((s.left, s.block_rows), (s.right, s.columns)):
+        i = "AB".index(operand.name)
+        width = LINE_BYTES
+        if not operand.along_k:
+            width = next(n for n in (64, 32, 16) if rows % n == 0) * item
+        begins = LINE_BYTES if pad[i] else gcd(lengths[i] * item, LINE_BYTES)
+        further = (width - min(width, begins)) / LINE_BYTES  # of the cache's lines, beside the first
+        out.append((LINE_BYTES / width) ** NARROW_BOXES * (1 + STRADDLING * further))
+    return out[0], out[1]
+
+
+def straddling(p: GemmProblem, pad: tuple[bool, bool] = (False, False)) -> tuple[bool, bool]:
+    """Of which operands lines begin in the middle of the caches' lines."""
+    lengths = (p.k if p.order[0] == "T" else p.m, p.k if p.order[1] == "N" else p.n)
+    item = TYPES[p.dtype].bits // 8
+    a, b = (x * item % LINE_BYTES > 0 and not padded for x, padded in zip(lengths, pad, strict=True))
+    return a, b
+
+
 @functools.lru_cache(256)
-def tiles_for(rows: int, columns: int, swap: bool, line: int) -> tuple[GemmTile, ...]:
-    """Tiles of one part of k, with two stages; `rows`, `columns`: of C, if they are few; `line`: k of a step."""
+def tiles_for(rows: int, columns: int, steps: tuple[int, int], swap: bool, line: int) -> tuple[GemmTile, ...]:
+    """Tiles of one part of k, with two stages; `rows`, `columns`: of C, if they are few; `line`: k of a step.
+
+    `steps`: what divides the widths of an instruction into which rows and columns are cut.
+    """
     out = []
     if (rows, line) == (128, 64):
         # Two blocks of a cluster load the columns once: 47.3 instead of 54.0 us for 128x8872x9792 (H200).
         for n in (144, 96, 112, 160, 176, 192):
             out.append(GemmTile((64, n, line), (4, 1), 2, 8, kernel="gemm_sm90", cluster=(2, 1, 1)))
-    for tile, warps, turns in dict.fromkeys(_forms(rows, columns, swap)):
+    for tile, warps, turns in dict.fromkeys(_forms(rows, columns, steps, swap)):
         clusters = [(1, 1, 1)]
         if not turns:
             clusters.append((1, 1, 2))  # more parts of k were slower
@@ -307,8 +408,12 @@ def candidates(p: GemmProblem, device: Device) -> Iterator[GemmTile]:
     """
     if not serves(p, device) or min(p.m, p.n, p.k) < 1:
         return
-    few = (up(min(n, FEW + 1), 16) * 16 for n in (p.m, p.n))  # so that neighbours share what is remembered
-    for c in tiles_for(*few, p.order == "TT", LINE_BITS // TYPES[p.dtype].bits):
+    few = (up(min(n, FEW + 1), EIGHT) * EIGHT for n in (p.m, p.n))  # so that neighbours share what is remembered
+    steps, line = _steps(p), LINE_BITS // TYPES[p.dtype].bits
+    tiles = dict.fromkeys((*tiles_for(*few, steps, p.order == "TT", line), *_filling(p, device, line)))
+    if any(straddling(p)):  # four blocks load half of either operand
+        tiles |= dict.fromkeys(replace(c, cluster=(2, 2, 1)) for c in list(tiles) if _square(c))
+    for c in tiles:
         if p.promote and 3 * c.tile[0] * c.tile[1] * 4 // max(c.warps) > 128 * SUMS:
             continue  # no room for sums and those of two steps
         if covers(c, p) is not None or spills(c, p) is not None or not (c.cluster[2] == 1 or _may_cut(c, p, device)):
@@ -317,8 +422,14 @@ def candidates(p: GemmProblem, device: Device) -> Iterator[GemmTile]:
             yield c
 
 
+def _square(c: GemmTile) -> bool:
+    """Whether clusters of two by two blocks may have such tiles."""
+    return max(c.cluster) == 1 and min(c.tile[:2]) >= 128 and c.tile[0] * c.tile[1] <= 160 * 128
+
+
 def _may_cut(c: GemmTile, p: GemmProblem, device: Device) -> bool:
-    """Whether blocks of a cluster may cut k: all tiles run at once, and a block has room for the others' sums."""
+    """Whether blocks of a cluster may cut k: few rounds of tiles, and a block has room for the others' sums."""
     rows, columns, _ = c.tile
-    blocks = up(p.m, rows) * up(p.n, columns) * (1 if p.batch is None else p.batch) * c.cluster[2]
-    return blocks <= device.sm_count and _of(replace(c, stages=4), p).shared_bytes <= device.shared_bytes
+    clusters = up(p.m, rows) * up(p.n, columns) * (1 if p.batch is None else p.batch)
+    few = clusters <= 3 * clusters_at_once(device.sm_count, c.cluster[2])
+    return few and _of(replace(c, stages=4), p).shared_bytes <= device.shared_bytes

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphene import select
+from graphene.kernels.gemm.problem import rows_of_warp
 from graphene.kernels.gemm.whole import gemm_launches, run_gemm
 from graphene.select import records, select_gemm, trial_gemm
 from graphene.select.gemm import GEMM, GemmProblem, GemmTile, choose, estimate, gemm_key
@@ -41,7 +42,8 @@ def test_every_product_has_candidates_that_fit(p: GemmProblem) -> None:
         assert config.pad == (False, False) or p.workspaces
         bm, bn, bk = config.tile
         size = {"fp16": 2, "bf16": 2, "fp32": 4, "i8": 1}[p.dtype]
-        assert (bm % (16 * config.warps[0]), bn % (16 * config.warps[1]), bk * size % 64) == (0, 0, 0)
+        rows, columns = (n * rows_of_warp(config.kernel, n) for n in config.warps)  # eights along an instruction
+        assert (bm % rows, bn % columns, bk * size % 64) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(

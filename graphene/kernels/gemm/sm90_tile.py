@@ -82,7 +82,7 @@ def refusal(product: Product, shared_bytes: int = SHARED_BYTES) -> Refusal | Non
         return Refusal(what, "cluster[2] = 1, or the others", t.cluster, fix)
     for what, operand, n, shares in (("A", h.left, h.block_rows, h.across), ("B", h.right, h.columns, h.down)):
         part = n // shares if n % shares == 0 else 0
-        if shares > 1 and (part % 8 or (not operand.along_k and part % line)):
+        if shares > 1 and (part == 0 or part % 8 or (not operand.along_k and part % line)):
             want = f"a multiple of {(8 if operand.along_k else line) * shares} rows"
             return Refusal(f"blocks cannot share tiles of {what}", want, n, "take another tile")
     if t.terms_in_stages and (t.turns or h.swapped or h.blocks > 1):
