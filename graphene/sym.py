@@ -13,6 +13,16 @@ from graphene._core import sym as _sym
 __all__ = ["IntExpr", "ceil_div", "max", "min", "sm_count", "sym"]
 
 
+def _no_quotient(x: Any, y: Any) -> Any:
+    if not isinstance(y, (int, float, IntExpr)):
+        return NotImplemented  # registers divide by integers
+    raise TypeError("sizes and coordinates are integers: write a // b, which rounds down, or gr.ceil_div(a, b)")
+
+
+for _name in ("__truediv__", "__rtruediv__"):
+    setattr(IntExpr, _name, _no_quotient)
+
+
 def sym(names: str, *, multiple_of: int = 1, min: int = 0, max: int | None = None) -> Any:
     """Symbolic sizes: integers that become kernel parameters, read off the argument shapes at launch.
 

@@ -196,6 +196,9 @@ def test_mixing_with_other_types() -> None:
     for op in (operator.truediv, operator.and_, operator.lshift, operator.pow):
         with pytest.raises(TypeError):
             op(M, 3)
+    for quotient in (lambda: M / 2, lambda: 2 / M, lambda: M / 2.0, lambda: M / N):
+        with pytest.raises(TypeError, match=r"write a // b, which rounds down, or gr\.ceil_div"):
+            quotient()
     with pytest.raises(TypeError, match="~ negates a condition; M is not one"):
         operator.invert(M)
 
