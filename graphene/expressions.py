@@ -402,7 +402,9 @@ def fmod(x: Any, y: Any) -> Any:
         import numpy as np
 
         try:
-            return np.fmod(*(object if _is_operand(v) else v for v in (x, y)))  # registers are no numbers of NumPy's
+            if _is_operand(x) or _is_operand(y):
+                raise TypeError
+            return np.fmod(x, y)
         except (AttributeError, TypeError):
             raise TypeError(f"gr.fmod takes numbers, arrays of them or registers, got {x!r} and {y!r}") from None
     x, y = _check("fmod", x), _check("fmod", y)
