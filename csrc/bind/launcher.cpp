@@ -71,7 +71,7 @@ struct OfALibrary {
 
   [[nodiscard]] static bool takes(PyTypeObject*) { return true; }
   [[nodiscard]] bool allows(PyObject* object, const KnownType& type, const dlpack::Tensor&, const gc::Param& p) {
-    if (type.is_neg != nullptr && negated_lazily(object, type.is_neg)) return false;
+    if (negated_lazily(object, type)) return false;
     if (!p.written || !type.torch) return true;
     written.push(object);
     return may_be_written(object);

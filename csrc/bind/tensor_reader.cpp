@@ -317,14 +317,16 @@ const dlpack::ExchangeApi* exchange_api(PyTypeObject* type) { return known_type(
 
 bool is_known_torch(PyTypeObject* type) { return known_type(type).torch; }
 
-bool negated_lazily(PyObject* object) {
-  PyObject* const method = known_type(Py_TYPE(object)).is_neg;
-  return method != nullptr && negated_lazily(object, method);
-}
+bool negated_lazily(PyObject* object) { return negated_lazily(object, known_type(Py_TYPE(object))); }
 
-bool negated_lazily(PyObject* object, PyObject* method) {
+bool negated_lazily(PyObject* object, const KnownType& type) {
+  // Asked of every tensor of every launch, so without Python where that is possible.
+  if (type.torch) {
+    if (const auto said = negated_by_torch(object)) return *said;
+  }
+  PyObject* const method = type.is_neg;
+  if (method == nullptr) return false;
   PyObject* answer = nullptr;
-  // A method of C's is called without the detour: this is asked of every tensor of every launch.
   if (Py_TYPE(method) == &PyMethodDescr_Type) {
     const PyMethodDef* def = reinterpret_cast<PyMethodDescrObject*>(method)->d_method;
     if ((def->ml_flags & METH_NOARGS) != 0) answer = def->ml_meth(object, nullptr);

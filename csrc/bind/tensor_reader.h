@@ -36,8 +36,8 @@ struct KnownType {
 // Whether the elements are not what the memory holds: a view that PyTorch negates when it is read (`z.conj().imag`).
 // The exchange table does not say. Of a type with an exchange table; never leaves a Python error set.
 [[nodiscard]] bool negated_lazily(PyObject* object);
-// ... by the method that is known of its type, which is there.
-[[nodiscard]] bool negated_lazily(PyObject* object, PyObject* is_neg);
+// ... by what is known of its type.
+[[nodiscard]] bool negated_lazily(PyObject* object, const KnownType& type);
 
 inline void describe(const dlpack::Tensor& t, runtime::TensorArg& out) {
   out.data = static_cast<char*>(t.data) + t.byte_offset;

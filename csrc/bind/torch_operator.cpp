@@ -42,23 +42,14 @@ struct OperatorObject {
   PyObject* otherwise;  // called where PyTorch's dispatcher must see the call; null: NotImplemented is returned
 };
 
-// Whether PyTorch may negate the tensor when it reads it: what it does so is the imaginary part of complex numbers,
-// whose strides are even. Asking PyTorch costs more than reading the tensor.
-bool may_be_negated(const dlpack::Tensor& t) {
-  for (int d = 0; d < t.ndim; ++d)
-    if (t.strides != nullptr && t.strides[d] % 2 != 0 && t.shape[d] > 1) return false;
-  return true;
-}
-
 // What may go past the dispatcher: PyTorch's plain tensors, none of which wants a gradient.
 struct PastTheDispatcher {
   const TorchNames& names = torch_names();
   bool gradients = names.gradients_enabled();
 
   [[nodiscard]] bool takes(PyTypeObject* type) const { return type == names.tensor || type == names.parameter; }
-  [[nodiscard]] bool allows(PyObject* object, const KnownType& type, const dlpack::Tensor& t, const gc::Param&) const {
-    return !(type.is_neg != nullptr && may_be_negated(t) && negated_lazily(object, type.is_neg)) &&
-           !(gradients && names.wants_gradient(object));
+  [[nodiscard]] bool allows(PyObject* object, const KnownType& type, const dlpack::Tensor&, const gc::Param&) const {
+    return !negated_lazily(object, type) && !(gradients && names.wants_gradient(object));
   }
 };
 

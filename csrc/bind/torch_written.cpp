@@ -61,6 +61,12 @@ bool is_torch_tensor(PyTypeObject* type) {
   return yes;
 }
 
+std::optional<bool> negated_by_torch(PyObject* torch_tensor) {
+  const Direct& d = direct(torch_tensor);
+  if (d.offset == 0 || d.f.is_neg == nullptr) return std::nullopt;
+  return d.f.is_neg(d.tensor(torch_tensor));
+}
+
 bool may_be_written(PyObject* torch_tensor) {
   const Direct& d = direct(torch_tensor);
   if (d.offset != 0 && (!d.f.requires_grad(d.impl(torch_tensor)) || !d.f.grad_enabled())) return true;

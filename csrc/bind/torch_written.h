@@ -3,6 +3,7 @@
 
 #include <Python.h>
 
+#include <optional>
 #include <string>
 
 #include "bind/python_arguments.h"
@@ -11,6 +12,10 @@ namespace graphene::bind {
 
 // Whether objects of the type are PyTorch's tensors; false while PyTorch is not imported. Never leaves a Python error.
 [[nodiscard]] bool is_torch_tensor(PyTypeObject* type);
+
+// Whether PyTorch negates the tensor's elements when it reads them, asked without Python; nothing where this PyTorch
+// cannot be asked so.
+[[nodiscard]] std::optional<bool> negated_by_torch(PyObject* torch_tensor);
 
 // Whether PyTorch would let an in-place operation write the tensor: not a leaf that requires grad, nor a view of one,
 // while gradients are recorded. Never leaves a Python error set.

@@ -95,6 +95,7 @@ Versions versions() {
   look_up(v.requires_grad, "_ZNK3c1010TensorImpl13requires_gradEv", missing, true, "libc10.so");
   look_up(v.is_inference, "_ZN2at6native12is_inferenceERKNS_6TensorE", missing);
   look_up(v.bump, "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE", missing);
+  look_up(v.is_neg, "_ZN2at6native6is_negERKNS_6TensorE", missing, false);
   return v;
 }
 

@@ -76,12 +76,13 @@ struct ThreadState {
 // Looked up in PyTorch's libraries as they are loaded now.
 [[nodiscard]] ThreadState thread_state();
 
-// What autograd knows of a tensor: functions of PyTorch's libraries, null where they are missing.
+// What PyTorch knows of a tensor besides its storage: functions of its libraries, null where they are missing.
 struct Versions {
   bool (*grad_enabled)();
   bool (*requires_grad)(const void* tensor_impl);
   bool (*is_inference)(const void* tensor);  // an at::Tensor's address
   void (*bump)(const void* tensor);
+  bool (*is_neg)(const void* tensor);
 
   [[nodiscard]] bool known() const {
     return grad_enabled != nullptr && requires_grad != nullptr && is_inference != nullptr && bump != nullptr;

@@ -66,6 +66,9 @@ def test_views_that_are_negated_or_conjugated_lazily(make, check) -> None:
     m = make(A=make.tensor("fp32", "4", "2"))
     imaginary = torch.complex(torch.ones(4), torch.ones(4)).conj().imag
     assert imaginary.is_neg()
+    odd = imaginary.as_strided((4,), (1,))  # real and imaginary parts in turn, with an odd stride
+    assert odd.is_neg()
+    assert code_of(check, make(A=make.tensor("fp32", "4", "1")), odd)[0] == "LAUNCH_STORAGE"
     for t in (imaginary, imaginary.as_subclass(type("Sub", (torch.Tensor,), {}))):
         code, text = code_of(check, m, t)
         assert code == "LAUNCH_STORAGE"
