@@ -112,7 +112,7 @@ class WarpgroupStreamWriter(StreamWriter):
         w(f"row_tiles, steps = gr.ceil_div({f.rows.symbol}, BM), gr.ceil_div({f.stream.symbol}, BN)")
         batch = " * ".join(a.symbol for a in f.batch)
         w(f"tiles = row_tiles * ({batch})" if f.batch else "tiles = row_tiles")
-        w("(block,) = gr.blocks(workers).indices()")
+        w("(block,) = gr.blocks(gr.max(1, gr.min(workers, tiles))).indices()")
         w("threads = gr.threads(128 * (1 + CONSUMERS))")
         w("groups = threads.tile(128)")
         w("producer, consumers = groups[0], groups[1 : 1 + CONSUMERS]")
