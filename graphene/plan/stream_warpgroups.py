@@ -19,7 +19,7 @@ from graphene.plan.graph import Value, binary
 from graphene.plan.product_tiles import ProductTile, size_of
 from graphene.plan.product_time import moved
 from graphene.plan.products import Shared
-from graphene.plan.streams import StreamForm
+from graphene.plan.streams import StreamForm, keys_factors
 from graphene.select.model import LAUNCH_US, in_waves
 from graphene.select.tiles import up
 
@@ -282,6 +282,7 @@ def _rewrites(d: Decisions, f: WarpgroupStream) -> None:
             d.put(f"s{i}.where", "registers", f"once a tile, of {f.q.name}'s fragments: the rows of the sums")
         else:
             d.put(f"s{i}.where", "beside", f"two warps read each tile of {f.k.name} while others multiply")
+    keys_factors(d, f)
     if f.left.op != "input":
         names = ", ".join(v.name for v in (f.q, *f.factors()))
         d.put("queries.where", "registers", f"computed once of {names}, rounded once")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import graphene as gr
 from graphene import arrange
 from graphene.plan.form import Statistic, none
-from graphene.plan.graph import REDUCTIONS, Axis, Graph, Output, Value
+from graphene.plan.graph import REDUCTIONS, Axis, Graph, Output, Value, binary
 from graphene.plan.product_tiles import SLICE, ProductTile, size_of, vector_bytes
 from graphene.plan.product_time import moved
 from graphene.plan.products import (
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from graphene.plan.decisions import Decisions
     from graphene.select.device import Device
 
-__all__ = ["StreamForm", "decide", "is_stream", "read"]
+__all__ = ["StreamForm", "decide", "is_stream", "keys_factors", "read"]
 
 MOST_DEPTH = 256
 
@@ -60,6 +60,7 @@ class StreamForm(Placed):
     statistics: list[Statistic] = field(default_factory=list)
     tile: ProductTile = field(default_factory=lambda: ProductTile(16, 16, 16, 2, (1, 1)))
     ahead: int = field(default=1, kw_only=True)
+    moved: list[str] = field(default_factory=list, kw_only=True)  # factors of keys that queries are multiplied by
 
     def inputs(self) -> list[Value]:
         """The inputs, in the order of the graph."""
@@ -130,6 +131,9 @@ def read(g: Graph) -> StreamForm:
     left, k = first.args
     if rows not in left.axes:
         left, k = k, left
+    k, factors = _factors_of_keys(k, stream, depth)
+    for x in factors:
+        left = binary("mul", left, x)
     q = _first_operand(left, rows, depth)
     for value, of, own in (
         (q, "the first", (rows, depth)),
@@ -172,7 +176,25 @@ def read(g: Graph) -> StreamForm:
         none(f"the result of a product of products has the operands' type, got {out.dtype}")
     total = totals[0] if totals else None
     return StreamForm(out, tuple(batch), rows, columns, stream, depth, first, second, p, score, top, total, q, k, v,
-                      left, q.more["dtype"], statistics)  # fmt: skip
+                      left, q.more["dtype"], statistics, moved=[x.name for x in factors])  # fmt: skip
+
+
+def _factors_of_keys(k: Value, stream: Axis, depth: Axis) -> tuple[Value, list[Value]]:
+    """The second operand without factors along the sum: these may as well be multiplied into the first operand."""
+    if k.op != "mul":
+        return k, []
+    found: list[Value] = []
+    rest: list[Value] = []
+    stack = [k]
+    while stack:
+        x = stack.pop()
+        if x.op == "mul":
+            stack.extend(x.args)
+        else:
+            (rest if stream in x.axes else found).append(x)
+    if len(rest) != 1 or any(x.op != "input" or x.axes != (depth,) for x in found):
+        return k, []
+    return rest[0], found
 
 
 def _first_operand(left: Value, rows: Axis, depth: Axis) -> Value:
@@ -265,6 +287,7 @@ def decide(d: Decisions, f: StreamForm, sizes: dict[str, int], device: Device) -
             d.put(f"s{i}.where", "registers", f"once, of {f.q.name}'s fragments, whose rows are those of the sums")
         else:
             d.put(f"s{i}.where", "lanes exchange it", f"each step, rows of {f.k.name}'s fragments become columns")
+    keys_factors(d, f)
     if f.left.op != "input":
         d.put("queries.where", "registers", f"computed once of {f.q.name} and {_names(f.factors())}, rounded once")
     d.put("p.where", "registers", "the sums of one product have the owners of the other's operand; rounded once")
@@ -313,6 +336,12 @@ def decide(d: Decisions, f: StreamForm, sizes: dict[str, int], device: Device) -
     for name in alive:
         d.put(f"{name}.at", packed.at[name], "alive behind the loop" if name == "sResult" else "alive through the loop")
     return f
+
+
+def keys_factors(d: Decisions, f: StreamForm) -> None:
+    """Says which factors of keys are multiplied into queries, if some are."""
+    if f.moved:
+        d.put("rewrite.factors_of_keys", True, f"{', '.join(f.moved)} along {f.depth.name}: multiplied into {f.q.name}")
 
 
 def _us(

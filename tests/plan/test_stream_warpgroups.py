@@ -38,6 +38,18 @@ def normalised(gamma: bool = True) -> plan.Graph:
     return g
 
 
+def weighted() -> plan.Graph:
+    """Queries and keys are normalised, each with weights of its own, as in Qwen3."""
+    h, j, q, s, d, e = plan.axes(h=1, j=2, q=70, s=100, d=32, e=32)
+    with plan.graph("weighted") as g:
+        Q, K = g.input("Q", [h, j, q, d], gr.fp16), g.input("K", [h, s, d], gr.fp16)
+        V, wq, wk = g.input("V", [h, s, e], gr.fp16), g.input("wq", [d], gr.fp16), g.input("wk", [d], gr.fp16)
+        queries, keys = (t * plan.rsqrt(plan.mean(t * t, d) + 1e-6) * w for t, w in ((Q, wq), (K, wk)))
+        weights = plan.softmax(plan.dot(queries, keys, d) * 0.2, s)
+        g.output("O", plan.dot(weights, V, s), [h, j, q, e], gr.fp16)
+    return g
+
+
 def gates() -> plan.Graph:
     """No maximum, a score that is no product of factors, statistics of both sides, and no sum of weights."""
     q, s, d, e = plan.axes(q=70, s=150, d=32, e=32)
@@ -62,6 +74,7 @@ GRAPHS: dict[str, tuple[Any, dict[str, int], str]] = {
     "attention": (attention, {"q": 300, "s": 300}, TWO),
     "normalised": (normalised, {}, TWO),
     "normalised, three": (lambda: normalised(False), {}, THREE),
+    "weighted": (weighted, {}, ONE),
     "gates": (gates, {}, ONE),
     "unnormalised": (unnormalised, {}, ONE),
 }
@@ -101,6 +114,14 @@ def test_factors_of_rows_and_keys_are_computed_once() -> None:
     text = gates().plan("sm_90a", pin=WGMMA).source()
     assert "def row_0(s0):" in text
     assert "sc1" in text
+
+
+def test_weights_of_keys_are_multiplied_into_queries() -> None:
+    for arch, pin in (("sm_90a", WGMMA), ("sm_80", {})):
+        p = weighted().plan(arch, pin=pin)
+        assert p.decisions["rewrite.factors_of_keys"].value
+        assert "return x * w0 * w1" in p.source()
+    assert p.check().ok
 
 
 def test_sums_shrink_late_only_where_results_are_quotients() -> None:
