@@ -254,8 +254,8 @@ class CallPlan:
 
     def covering(self) -> Covering:
         """The covering of sizes."""
-        steps = {n: self._usual_facts(n).multiple_of for n in self.counted
-                 if n not in self.fixed and n not in self.wish.values and self.numbers.divisors.get(n)}  # fmt: skip
+        may = {n for n in self.counted if n not in self.wish.values or n in self.numbers.counting} - self.fixed.keys()
+        steps = {n: self._usual_facts(n).multiple_of for n in self.counted if n in may and self.numbers.divisors.get(n)}
         deciding = turning(self.signature.data, set(self.names), self.signature.trees)
         return Covering(self.domains, self.numbers.divided, steps, self.work, self._fits, self._rng,
                         self.numbers.turns, deciding)  # fmt: skip

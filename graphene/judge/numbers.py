@@ -32,6 +32,7 @@ _FEW_BLOCKS = 16  # the most blocks that are wanted where their number modulo th
 _FEW_LANES = 64  # the most threads that count something, or number it is compared with, for which one more is tried
 _SCALARS_DEEP, _SPELLED_OUT = 4, 4000  # scalars whose values name scalars, and characters of an expression
 _NAME = re.compile(r"(?<![@\w])[A-Za-z_]\w*")
+_PART_OF_BLOCKS = re.compile(r"\(?bid\.([xyz])(?://(\d+)\)?)?(?:%(\d+))?")
 _PHASE = re.compile(r"(\w+) \^ \(\w+ \+ 1\)//(\d+)")  # a ring's next phase
 _LARGEST = 400  # the largest value of a size that is divided, unless a tile is larger
 _LARGEST_COUNT = 70  # the largest value of a size that is not divided
@@ -213,6 +214,7 @@ def blocks_of(data: Mapping[str, Any], residues: Iterable[tuple[Any, int]]) -> t
     """
     shapes = [level["shape"] for level in (data.get("grid") or {"levels": ()})["levels"]]
     wanted = {(x, 2) for shape in shapes for x in _modes(shape)} | set(residues)
+    wanted |= {(x, 2) for x in extents_of(data).values() if isinstance(x, str)}  # of clusters, too
     out = {}
     for extent, least in sorted(w for w in wanted if isinstance(w[0], str)):
         if names := names_of(extent):
@@ -222,15 +224,33 @@ def blocks_of(data: Mapping[str, Any], residues: Iterable[tuple[Any, int]]) -> t
 
 
 def extents_of(data: Mapping[str, Any]) -> dict[str, Any]:
-    """How many blocks there are along each coordinate of a block, by its name in expressions of Python."""
+    """How many values each coordinate of a block has, by its name in expressions of Python; in clusters, that of its
+    cluster and its own in it.
+    """
     grid = data.get("grid") or {"id": None, "levels": ()}
     extents = [x for level in grid["levels"] for x in _modes(level["shape"])]
     found: dict[str, Any] = {}
     for s in statements(data.get("body", ())):
-        if s["stmt"] == "indices" and s["of"] == grid.get("id"):
-            names = [v["name"] for level in s["vars"] for v in level]
-            found |= {plain(f"@{n}"): x for n, x in zip(names, extents, strict=False)}
+        if s["stmt"] != "indices":
+            continue
+        every = [v for level in s["vars"] for v in level]
+        if s["of"] == grid.get("id"):
+            found |= {plain(f"@{v['name']}"): x for v, x in zip(every, extents, strict=False)}
+            continue
+        for v in every:
+            if (part := _PART_OF_BLOCKS.fullmatch(str(v.get("value")))) and "xyz".index(part[1]) < len(extents):
+                found[plain(f"@{v['name']}")] = _extent_of_part(extents["xyz".index(part[1])], part)
     return found
+
+
+def _extent_of_part(extent: Any, part: re.Match[str]) -> Any:
+    """How many values bid // n, bid % n or bid // n % m has, of as many blocks."""
+    if part[3]:
+        return int(part[3])
+    if not part[2]:
+        return extent
+    n = int(part[2])
+    return -(-extent // n) if isinstance(extent, int) else f"({extent} + {n - 1})//{n}"
 
 
 def threads_of(data: Mapping[str, Any]) -> int:
@@ -398,6 +418,7 @@ class Numbers:
     turns: tuple[Turns, ...] = ()
     counts: dict[str, set[int]] = field(default_factory=dict)  # by symbol: what its values modulo that decide
     lanes: dict[str, set[int]] = field(default_factory=dict)  # by symbol: how many threads count it, or a number beside
+    counting: frozenset[str] = frozenset()  # symbols of which more blocks are made than a number that is told apart
 
     def features(self, values: Mapping[str, int]) -> set[tuple[str, int, int, int, int]]:
         """The numbers of all dividends."""
@@ -461,6 +482,7 @@ class Numbers:
         for extent, by in residues:
             if extent in known:
                 counts.setdefault(extent, set()).add(by)
+        counting = frozenset().union(*(names_of(str(extent)) for extent, _ in residues))
         of_lanes = set(counted_by_lanes(signature.data, trees, every))
         residues |= {(n, by + 1) for n, by in of_lanes}
         indices = []
@@ -478,6 +500,7 @@ class Numbers:
             turns_of(body, extents_of(signature.data)) + blocks_of(signature.data, residues) + tuple(beyond.values()),
             counts,
             {n: {by for m, by in of_lanes if m == n} for n, _ in of_lanes},
+            counting,
         )
 
     def candidates(self, name: str, facts: Facts, given: Iterable[float] | None, size: bool) -> list[int]:

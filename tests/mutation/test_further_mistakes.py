@@ -54,6 +54,7 @@ def test_a_planted_mistake_is_told(mistake: Mistake) -> None:
         ),  # numbers beside which products lose the digits of distances
         ("entropy", "_power(base.values[e] - whole)"),  # all of a thread's share is -inf, and the rest far below zero
         ("gemm_reduce", "gr.min(z, 4)"),  # more blocks than usual
+        ("decode", "gr.min(self.bm, 2)"),  # more clusters than usual
         ("k90", "self.done.value > 1"),  # blocks that stand in the text but not in the grid have no second tile
     ],
 )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from graphene.judge.dead import unreachable
-from graphene.judge.numbers import blocks_of, counted_by_lanes, residues_of_blocks, strings
+from graphene.judge.numbers import blocks_of, counted_by_lanes, extents_of, residues_of_blocks, strings
 from graphene.judge.trees import Trees
 
 
@@ -80,3 +80,15 @@ def test_blocks_count_more_than_threads(condition: str) -> None:
     data["body"][:0] = [{"stmt": "threads", "id": 3, "levels": [{"shape": 32}]},
                         {"stmt": "indices", "of": 3, "vars": [[{"name": "lane"}]]}]  # fmt: skip
     assert not set(counted_by_lanes(data, Trees(), strings(data)))
+
+
+def test_blocks_of_clusters_have_coordinates() -> None:
+    """Two blocks of a cluster, of which there are ceil(M / 8): more clusters are wanted than the 2 that min names."""
+    data = branches("min(@c, 2) == @t")
+    data["grid"] = {"id": 7, "levels": [{"shape": ["(M + 7)//8*2", 3], "stride": [1, 1]}], "cluster": 2}
+    names = [[{"name": "c", "value": "bid.x//2"}, {"name": "h", "value": "bid.y"}], [{"name": "r", "value": "bid.x%2"}]]
+    data["body"][:0] = [{"stmt": "indices", "of": 8, "vars": names}]
+    clusters = "((M + 7)//8*2 + 1)//2"
+    assert extents_of(data) == {"_at_c": clusters, "_at_h": 3, "_at_r": 2}
+    assert set(residues_of_blocks(data, Trees(), strings(data))) == {(clusters, 4)}
+    assert [t.least for t in blocks_of(data, [])] == [2, 2]  # a second block, and a second cluster
