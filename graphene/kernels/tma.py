@@ -12,6 +12,7 @@ __all__ = [
     "clusters_at_once",
     "declare_clusters",
     "wgmma",
+    "wgmma_fp8",
 ]
 
 SHARED_BYTES = 227 * 1024  # of a block
@@ -44,3 +45,9 @@ def declare_clusters(count: Any, blocks: int) -> tuple[Any, Any, Any]:
 def wgmma(dtype: gr.DType, columns: int) -> Any:
     """The product of 64 rows and a number of columns by a warpgroup, of fp16 or bf16 with sums of fp32."""
     return gr.atom(f"wgmma.m64n{columns}k16.f32.{'f16' if dtype == gr.fp16 else 'bf16'}")
+
+
+def wgmma_fp8(a: gr.DType, b: gr.DType, columns: int) -> Any:
+    """The same of two types of fp8, both in lines along k, of which one instruction takes 32."""
+    names = [t.name.removeprefix("fp8") for t in (a, b)]
+    return gr.atom(f"wgmma.m64n{columns}k32.f32.{'.'.join(dict.fromkeys(names))}")

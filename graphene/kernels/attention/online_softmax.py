@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
-from graphene.kernels.attention.problem import FAR, LAZY, negative
+from graphene.kernels.attention.problem import FAR, LAZY, LAZY_FP8, negative
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,10 +21,11 @@ class OnlineSoftmax:
     it, and `alpha`, by which sums for the maximum before shrink.
 
     `lazy`: sums shrink only where a maximum has grown by more than 2^8. `training`: also the very maximum, `best`.
+    `up`: weights are larger by 2 to this power, as a narrow type needs them.
     """
 
-    def __init__(self, scores: Scores, S: gr.Tensor, lazy: bool, training: bool) -> None:
-        self.scores, self.lazy = scores, lazy
+    def __init__(self, scores: Scores, S: gr.Tensor, lazy: bool, training: bool, up: int = 0) -> None:
+        self.scores, self.lazy, self.up, self.most_rise = scores, lazy, up, LAZY_FP8 if up else LAZY
         self.m, self.m_old, self.alpha, self.mb, self.top, self.rise = (
             S.reduced(1, n) for n in ("m", "m_old", "alpha", "mb", "top", "rise")
         )
@@ -56,11 +57,11 @@ class OnlineSoftmax:
             self.rise[:] = top - m  # NaN for a row that has seen no key yet, and the maximum ignores it
             self.most[:] = gr.where(self.far > 0, gr.inf, -gr.inf)
             gr.reduce("max", self.most, self.rise.values, axis=0, accumulate=True)
-            self.over[:] = gr.where(self.most * factor > LAZY, 1, 0)
+            self.over[:] = gr.where(self.most * factor > self.most_rise, 1, 0)
             if shrink is None:
                 self.alpha[:] = 1
             with gr.if_(gr.index(self.over, 0, 1) > 0):
-                self.flags[:] = gr.where(self.rise * factor > LAZY, 1, 0)
+                self.flags[:] = gr.where(self.rise * factor > self.most_rise, 1, 0)
                 self.m_old[:] = m
                 m[:] = gr.where(self.flags > 0, top, m)
                 self.shift(S, first, shrink)
@@ -80,15 +81,15 @@ class OnlineSoftmax:
         m, m_old, factor, shift, far = self.m, self.m_old, self.scores.factor, self.top, self.far
         shift[:] = gr.where(m == -gr.inf, 0, m)  # a row that sees no key gives 0, not NaN
         if self.scores.a.prescaled:
-            self.mb[:] = -shift
+            self.mb[:] = self.raised(-shift)
             if not first:
-                self.alpha[:] = gr.exp2(self.less(m_old), ftz=True)
+                self.alpha[:] = gr.exp2(self.less(m_old) - self.up if self.up else self.less(m_old), ftz=True)
         else:
             if not first:
-                self.alpha[:] = gr.where(far + gr.where(m_old == -gr.inf, 1, 0) > 0, 0, self.less(m_old))
+                self.alpha[:] = gr.where(far + gr.where(m_old == -gr.inf, 1, 0) > 0, self.up, self.less(m_old))
             self.flags[:] = gr.where(gr.max(shift, -shift) * factor > FAR, 1, 0)
             gr.reduce("max", far, self.flags.values, axis=0, accumulate=True)
-            self.mb[:] = gr.where(far > 0, 0, -factor * shift)
+            self.mb[:] = self.raised(gr.where(far > 0, 0, -factor * shift))
             shift[:] = gr.where(far > 0, shift, 0)
             if not first:
                 self.alpha[:] = gr.exp2(self.less(m_old - shift) - self.alpha, ftz=True)
@@ -100,13 +101,21 @@ class OnlineSoftmax:
             with gr.if_(gr.index(far, 0, 1) > 0):
                 S[:] = S - shift
 
+    def raised(self, x: Any) -> Any:
+        """Exponents of weights that are larger by 2 to the power `up`."""
+        return x + self.up if self.up else x
+
+    def logarithm(self, total: gr.Tensor) -> Any:
+        """The logarithm of a sum of weights as if they were no larger."""
+        return gr.log2(total) - self.up if self.up else gr.log2(total)
+
     def less(self, x: Any) -> Any:
         """Scores relative to the maximum."""
         return x + self.mb if self.scores.a.prescaled else gr.fma(x, self.scores.factor, self.mb)
 
     def lse(self, total: gr.Tensor) -> Any:
         """The log-sum-exp, from the sum of a row's exponentials; -inf, if no key was seen."""
-        known = gr.fma(self.m, self.scores.factor, gr.log2(total)) * math.log(2)
+        known = gr.fma(self.m, self.scores.factor, self.logarithm(total)) * math.log(2)
         return gr.where(total == 0, -gr.inf, known)
 
     def rest(self, total: gr.Tensor, lse: gr.Tensor) -> Any:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 LOG2E = math.log2(math.e)
 MOST = 1 << 24  # the most queries or keys
 LAZY = 8  # sums are made relative to a new maximum only after it has grown by 2 to this power
+KEYS_OF_VALUES = 16  # of fp8, which transposed values have in an order of their own
+UP_FP8, LAZY_FP8 = 6, 2  # weights of fp8 are 2^6 times larger; with 2^2 more that e4m3 holds them, 448 at most
 FAR = 2.0**20  # scores from which on a maximum is subtracted before scaling
 
 
@@ -44,7 +46,8 @@ class Attention:
     has the strides of K, and a gradient those of Q, which saves registers. `score`: for the forward kernel, a function
     score(s, query, key) of registers that replaces a scaled and capped score before bias and masks; `query` is a
     query's place among keys, i + sk - sq. On arrays the function is part of the kernel's meaning. `sinks`: a tensor has
-    a score for each head that takes part in the softmax and has no value. Raises VerifyError KERNEL_ARGUMENT.
+    a score for each head that takes part in the softmax and has no value. `fp8`: the types of Q, K and V, whose numbers
+    have 8 bits and scales; `dtype` is then that of the result. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     D: int
@@ -61,6 +64,7 @@ class Attention:
     wide: bool = False
     score: Callable[..., Any] | None = None
     sinks: bool = False
+    fp8: tuple[gr.DType, gr.DType, gr.DType] | None = None
 
     def __post_init__(self) -> None:
         size("Attention", "D", self.D, multiple_of=8, most=256)
@@ -68,6 +72,10 @@ class Attention:
         element("Attention", "dtype", self.dtype, ("fp16", "bf16"))
         for name in ("left", "right", "softcap", "scaled", "varlen", "alike", "wide", "sinks"):
             flags("Attention", name, (getattr(self, name),), 1)
+        if self.fp8 is not None:
+            size("Attention", "D", self.D, multiple_of=16, most=256)
+            for name, dtype in zip("QKV", self.fp8, strict=True):
+                element("Attention", f"fp8 of {name}", dtype, ("fp8e4m3", "fp8e5m2"))
         if self.score is not None:
             function("Attention", "score", self.score, of="of a score, its query and its key")
         for name, e, known in (("mask", self.mask, ("u8",)), ("bias", self.bias, FLOATS)):
@@ -78,7 +86,8 @@ class Attention:
     @property
     def depth(self) -> int:
         """The head size that the tensor core takes; zeros fill shared memory up to it."""
-        return -(-self.D // 16) * 16
+        each = 16 if self.fp8 is None else 32
+        return -(-self.D // each) * each
 
     @property
     def prescaled(self) -> bool:
@@ -96,7 +105,10 @@ class Attention:
 
 
 def refuse_sinks(name: str, a: Attention, fix: str) -> None:
-    """Raises KERNEL_ARGUMENT if a problem has sinks, of which the kernel of a configuration `name` knows nothing."""
+    """Raises KERNEL_ARGUMENT if a problem has sinks or fp8, of which the kernel of `name` knows nothing."""
+    if a.fp8 is not None:
+        _core.fail("KERNEL_ARGUMENT", f"{name}: fp8 does not fit", ["want: fp8=None", f"got: {a.fp8}"],
+                   "take ForwardSm90")  # fmt: skip
     if a.sinks:
         _core.fail("KERNEL_ARGUMENT", f"{name}: sinks do not fit", ["want: sinks=False", "got: sinks=True"], fix)
 
@@ -122,13 +134,28 @@ class AttentionArguments:
         """One of the tensors with heads."""
         front = () if self.a.varlen else (self.batch,)
         base = {"V": "K", "G": "Q"}.get(name, name) if self.a.alike else name
+        dtype = dict(zip("QK", self.a.fp8 or (), strict=False)).get(name, self.a.dtype)
         if base not in self.strides:
             names = " ".join(base + x for x in ("b", "s", "h")[1 - len(front) :])
-            self.strides[base] = gr.sym(names, multiple_of=8)
+            self.strides[base] = gr.sym(names, multiple_of=128 // dtype.bits)
         strides = self.strides[base]
         layout = gr.Layout((*front, s, heads, self.a.D), (*strides, 1))
-        made: gr.Tensor = kind(name, layout, self.a.dtype, align_bytes=16)
+        made: gr.Tensor = kind(name, layout, dtype, align_bytes=16)
         return made
+
+    def transposed_values(self, kind: Any) -> gr.Tensor:
+        """Values of fp8 (batch, kv_heads, D, keys), as ``attention_values_kernel`` orders them."""
+        assert self.a.fp8 is not None
+        keys = gr.ceil_div(self.sk, KEYS_OF_VALUES) * KEYS_OF_VALUES
+        layout = gr.Layout((self.batch, self.kv_heads, self.a.D, keys), (*gr.sym("Vb Vh Vd", multiple_of=16), 1))
+        made: gr.Tensor = kind("V", layout, self.a.fp8[2], align_bytes=16)
+        return made
+
+    def scales(self) -> list[gr.Tensor]:
+        """Of fp8, a number for each head of queries, of keys and of values, (batch, heads)."""
+        of = zip("qkv", (self.heads, self.kv_heads, self.kv_heads), strict=True)
+        shapes = ((f"scale_{n}", (self.batch, heads), tuple(gr.sym(f"s{n}b s{n}h"))) for n, heads in of)
+        return [gr.input(n, gr.Layout(shape, strides), gr.fp32) for n, shape, strides in shapes]
 
     def extra(self, name: str, e: Extra | None) -> gr.Tensor | None:
         """A tensor (batch, heads, sq, sk), where sq is 1 unless it differs between queries; None if it is absent."""
@@ -249,7 +276,8 @@ class Scores:
 
     def __init__(self, a: Attention) -> None:
         self.a = a
-        self.scale = gr.param("scale_log2", gr.fp32)  # scale * log2(e)
+        self.given = gr.param("scale_log2", gr.fp32)  # scale * log2(e)
+        self.scale: Any = self.given  # of fp8 with the scales of the queries and keys
         self.cap = gr.param("cap_log2", gr.fp32) if a.softcap else None  # cap * log2(e)
 
     @property

@@ -69,7 +69,13 @@ def scores(a: Attention, q: Any, k: Any, i: int, given: dict[str, Any]) -> tuple
     """The scores (heads, sq, sk) of sequence i, -inf for keys that are not seen; which are seen; the cap's slope."""
     import numpy as np
 
-    s = np.einsum("qhd,khd->hqk", q, of_heads(k, q.shape[1])) * given["scale_log2"]
+    return changed(a, np.einsum("qhd,khd->hqk", q, of_heads(k, q.shape[1])) * given["scale_log2"], i, given)
+
+
+def changed(a: Attention, s: Any, i: int, given: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """The same from scaled products of queries and keys."""
+    import numpy as np
+
     (sq, sk), slope = s.shape[1:], 1.0
     if a.softcap:
         error = {"relative": 2.0**-19} if a.wide else {"absolute": 2.0**-21}

@@ -35,15 +35,26 @@ LEAST_HEADS = 32  # that are mixed: four blocks or more work on a head at once
 L2_ELEMS = 1 << 24  # elements of keys and values that blocks which run together read: 32 MiB
 
 
-def line_elems(depth: int) -> int:
-    """Elements of a line of shared memory: 128 bytes, or 64 or 32 if a row of `depth` elements has no whole lines."""
-    return next(n for n in (64, 32, 16) if depth % n == 0)
+def line_elems(columns: int, bits: int = 16) -> int:
+    """Elements of a line of shared memory: 128 bytes, or 64 or 32 if a row of `columns` elements has no whole lines."""
+    return next(n for n in (1024 // bits, 512 // bits, 256 // bits) if columns % n == 0)
 
 
-def staged(a: Attention, name: str, rows: int, stages: int | None = None) -> gr.Tensor:
-    """Tiles [rows, depth] in shared memory: panels of lines that TMA writes and the matrix instructions read."""
-    swizzle = gr.swizzle(line_elems(a.depth), a.dtype)
-    return gr.alloc(name, gr.panels(rows, a.depth, a.dtype), a.dtype, gr.SH, stages=stages, swizzle=swizzle)
+def staged(
+    a: Attention,
+    name: str,
+    rows: int,
+    stages: int | None = None,
+    columns: int | None = None,
+    dtype: gr.DType | None = None,
+) -> gr.Tensor:
+    """Tiles [rows, columns] in shared memory: panels of lines that TMA writes and the matrix instructions read.
+
+    Without `columns` they are as many as a head has; without `dtype` the type is the result's.
+    """
+    columns, dtype = columns or a.depth, dtype or a.dtype
+    swizzle = gr.swizzle(line_elems(columns, dtype.bits), dtype)
+    return gr.alloc(name, gr.panels(rows, columns, dtype), dtype, gr.SH, stages=stages, swizzle=swizzle)
 
 
 @dataclass(frozen=True)
@@ -87,8 +98,12 @@ class TileRing:
     """
 
     def __init__(self, a: Attention, name: str, rows: int, stages: int, readers: int, alone: bool = False) -> None:
-        self.name, self.stages, self.alone = name, stages, alone
-        self.tiles, self.readers = staged(a, f"s{name}", rows, stages), readers
+        self.name, self.stages, self.alone, self.readers = name, stages, alone, readers
+        shape, dtype = (rows, a.depth), None
+        if a.fp8 is not None:
+            dtype = a.fp8["QKV".index(name)]
+            shape = shape[::-1] if name == "V" else shape
+        self.tiles = staged(a, f"s{name}", shape[0], stages, shape[1], dtype)
         self.follower: Behind | None = None
         self.get: Any = None
 

@@ -31,7 +31,7 @@ class Sink:
         gr.move(self.sink, held)
         self.sink[:] = self.sink * LOG2E
         m, factor = online.m, online.scores.factor
-        relative = gr.where(online.far > 0, self.sink - m * factor, self.sink + online.mb)
+        relative = gr.where(online.far > 0, online.raised(self.sink - m * factor), self.sink + online.mb)
         self.above[:] = gr.where(m == -gr.inf, FAR_ABOVE, relative)
 
     def share(self) -> Any:
@@ -41,7 +41,8 @@ class Sink:
     def _logarithm(self, total: gr.Tensor, top: Any, behind: Any) -> Any:
         """The logarithm of both sums: of what is larger, plus that of a number near 1; `behind` is subtracted first."""
         less = gr.log2(gr.fma(total, gr.exp2(-self.above), 1))
-        return gr.where(self.above > 0, self.sink + behind + less, top + behind + gr.log2(total + self.share()))
+        known = self.online.logarithm(total + self.share())
+        return gr.where(self.above > 0, self.sink + behind + less, top + behind + known)
 
     def lse(self, total: gr.Tensor) -> Any:
         """The log-sum-exp with the sink; `total`: the sum of a row's exponentials without it."""

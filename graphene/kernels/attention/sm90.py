@@ -16,12 +16,14 @@ from graphene.kernels.attention.key_tiles import WORD, KeyBits, list_elems
 from graphene.kernels.attention.online_softmax import OnlineSoftmax
 from graphene.kernels.attention.problem import (
     MOST,
+    UP_FP8,
     AttentionArguments,
     Scores,
     Seen,
     SequenceView,
 )  # fmt: skip
 from graphene.kernels.attention.reference import forward
+from graphene.kernels.attention.reference_fp8 import forward_fp8
 from graphene.kernels.attention.rings import (
     LongestMembers,
     Notes,
@@ -38,7 +40,7 @@ from graphene.kernels.attention.sinks import Sink
 from graphene.kernels.attention.sm90_config import ForwardSm90
 from graphene.kernels.attention.sm90_scores import ScoresOfTiles
 from graphene.kernels.attention.usual_arguments import arguments
-from graphene.kernels.tma import MOST_TILES, wgmma
+from graphene.kernels.tma import MOST_TILES, wgmma, wgmma_fp8
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +54,7 @@ def attention_forward_sm90(c: ForwardSm90) -> gr.Kernel:
     The arguments are those of ``attention_forward_kernel`` for the same problem: scale_log2 is above 0 unless it is
     `scaled`. There is at least one key.
     """
-    a, means = c.what, functools.partial(forward, c.what, c.lse, c.training)
+    a, means = c.what, functools.partial(forward if c.what.fp8 is None else forward_fp8, c.what, c.lse, c.training)
     with gr.Kernel("attention_sm90", means, None, arguments(a, c.BN, c.BM, far=True)) as kernel:
         _Hopper(c).run()
     return kernel
@@ -67,7 +69,9 @@ class _Hopper(ScoresOfTiles):
         self.args = args
         self.Q = args.tensor(gr.input, "Q", args.sq, args.heads)
         self.K = args.tensor(gr.input, "K", args.sk, args.kv_heads)
-        self.V = args.tensor(gr.input, "V", args.sk, args.kv_heads)
+        values = args.tensor(gr.input, "V", args.sk, args.kv_heads) if a.fp8 is None else None
+        self.V = args.transposed_values(gr.input) if values is None else values
+        self.scales = None if a.fp8 is None else args.scales()
         places = gr.Layout(args.batch + 1)
         self.starts = [gr.input(n, places, gr.i32) for n in ("starts_q", "starts_k")] if a.varlen else []
         self.M, self.B = args.extra("M", a.mask), args.extra("B", a.bias)
@@ -219,7 +223,7 @@ class _Hopper(ScoresOfTiles):
                 gQ = gQ.window(first, self.args.sq - first).tile([c.BM, a.depth])[0, 0]
             else:
                 gQ = gQ.tile([c.BM, a.depth])[m, 0]
-            gK, gV = (self.lines(t, h // a.group, place, True).tile([c.BN, a.depth])[:, 0] for t in (self.K, self.V))
+            gK, gV = self.tiles_of_keys(h // a.group, place, b)
             self.q.load(gQ, functools.partial(self.notes.write, r, {**steps, "m": m, "h": h, "b": b}))
             for i in gr.loop("i", count):
                 n = self.number(self.entry(hi, i), m, h, b)
@@ -251,6 +255,13 @@ class _Hopper(ScoresOfTiles):
         start = place.k_start if of_keys else place.q_start
         start = gr.min(start, t.shape[0])
         return t[:, head, :].window(start, t.shape[0] - start)
+
+    def tiles_of_keys(self, head: Any, place: SequenceView, b: Any) -> list[Any]:
+        """The tiles of keys and of values of a head."""
+        c, depth = self.c, self.a.depth
+        made = [self.lines(t, head, place, True) for t in ((self.K, self.V) if self.scales is None else (self.K,))]
+        tiles = [t.tile([c.BN, depth])[:, 0] for t in made]
+        return tiles if self.scales is None else [*tiles, self.V[b, head, :, :].tile([depth, c.BN])[0, :]]
 
     def consume(self, consumers: Any) -> None:
         """Computes 64 queries of each tile."""
@@ -325,6 +336,8 @@ class _Hopper(ScoresOfTiles):
             behind = steps["behind"]
             return i < behind if before is None else (i < behind) + (i > before) > 0
 
+        if self.scales is not None:
+            self.scale_of(r)
         if not c.copier:
             self.begin_copies(hi, steps["count"])
         self.bring_mask(r, 0, outside(0))
@@ -338,7 +351,7 @@ class _Hopper(ScoresOfTiles):
         self.change(r, self.entry(hi, 0))
         self.hide(r, self.entry(hi, 0), outside(0))
         self.softmax(first=True)
-        self.P[:] = self.S  # C layout to A layout: the same owners, so only a conversion
+        self.narrow()
         for i in gr.loop("i", steps["count"], start=1):
             self.step(r, i, self.entry(hi, i), outside(i))
         if c.copier and (c.apart or not c.persistent):
@@ -354,8 +367,7 @@ class _Hopper(ScoresOfTiles):
         """Starts the first copies, where the block has no producer."""
         depth, place = self.a.depth, self.place
         queries = self.lines(self.Q, self.h, place, False).tile([self.c.BM, depth])[self.m_tile, 0]
-        of_keys = [self.lines(t, self.h // self.a.group, place, True) for t in (self.K, self.V)]
-        of_keys = [t.tile([self.c.BN, depth])[:, 0] for t in of_keys]
+        of_keys = self.tiles_of_keys(self.h // self.a.group, place, self.b)
         at = self.m_tile, self.h, self.b
         self.copies = OwnCopies(
             (self.k, self.v), of_keys, count, lambda i: self.number(gr.max(self.entry(hi, i), 0), *at)
@@ -388,9 +400,13 @@ class _Hopper(ScoresOfTiles):
     def allocate(self) -> None:
         """Registers."""
         c, a, mine = self.c, self.a, self.mine
-        self.qk, self.pv = wgmma(a.dtype, c.BN), wgmma(a.dtype, a.depth)
+        if a.fp8 is None:
+            self.qk, self.pv = wgmma(a.dtype, c.BN), wgmma(a.dtype, a.depth)
+        else:
+            self.qk, self.pv = wgmma_fp8(a.fp8[0], a.fp8[1], c.BN), wgmma_fp8(gr.fp8e4m3, a.fp8[2], a.depth)
+            self.factors = [gr.alloc(n, [], gr.fp32, gr.RF) for n in ("factor", "of_values", "brought")]
         self.S = gr.fragment("S", [64, c.BN], gr.fp32, self.qk.c, on=mine)
-        self.P = gr.fragment("P", [64, c.BN], a.dtype, self.pv.a, on=mine)
+        self.P = gr.fragment("P", [64, c.BN], a.dtype if a.fp8 is None else gr.fp8e4m3, self.pv.a, on=mine)
         self.acc = gr.fragment("acc", [64, a.depth], gr.fp32, self.pv.c, on=mine)
         if c.q_in_registers:
             self.queries = gr.fragment("q", [64, a.depth], a.dtype, self.qk.a, on=mine)
@@ -399,11 +415,34 @@ class _Hopper(ScoresOfTiles):
             piece = gr.fragment("mask", [64, 16], gr.u8, wgmma(a.dtype, 16).c, on=mine)
             self.allowed = [piece.reduced(0, f"mask_keys_{j}", gr.u8) for j in range(c.BN // 16)]
         self.bits = KeyBits(self.args.sk, c.BN, wgmma(a.dtype, WORD).c, mine) if c.bits else None
-        self.online = OnlineSoftmax(self.plain, self.S, c.lazy, c.training)
+        self.online = OnlineSoftmax(self.plain, self.S, c.lazy, c.training, UP_FP8 if a.fp8 else 0)
         self.grows = gr.alloc("grows", [], gr.i32, gr.RF)
         warps = mine.tile(32)
         self.warp_at = warps.indices()[0]
         self.warp = warps[self.warp_at]
+
+    def narrow(self) -> None:
+        """P = S, C layout to A layout: the same owners, so only a conversion.
+
+        Of fp8 a thread has four neighbours of a row in A, and two of them in C. So P has keys in another order: of 16
+        keys those at 8 b + 2 c + l stand at 4 c + 2 b + l. The values come in the same order.
+        """
+        if self.scales is None:
+            self.P[:] = self.S
+        else:
+            sizes, steps = (2, 2, 4, self.c.BN // 16), (64, 64 * 8, 64 * 2, 64 * 16)
+            self.P[:] = self.S.reshape(1, gr.Layout((64, sizes), (1, steps)))
+
+    def scale_of(self, r: Any) -> None:
+        """Loads the scales of the tile's head: that of scores, with those of queries and keys, and that of values."""
+        assert self.scales is not None
+        _, h, b = self.whereabouts(r)
+        (factor, of_values, brought), (q, k, v) = self.factors, self.scales
+        gr.move(factor, q[b, h])
+        gr.move(brought, k[b, h // self.a.group])
+        gr.move(of_values, v[b, h // self.a.group])
+        factor[:] = self.plain.given * (factor * brought)
+        self.plain.scale = factor
 
     def scores(self) -> None:
         """Starts S = Q K^T of the tile of keys that is read next."""
@@ -414,7 +453,8 @@ class _Hopper(ScoresOfTiles):
     def values(self) -> None:
         """Starts acc += P V of the tile of values that is read next."""
         self.v.wait()
-        gr.matmul(self.acc, self.P, self.v.tile(), on=self.mine, atom=self.pv)
+        values = self.v.tile() if self.scales is None else self.v.tile().T  # of fp8 lines run along the keys
+        gr.matmul(self.acc, self.P, values, on=self.mine, atom=self.pv)
         gr.commit(self.pv)
 
     def step(self, tile: Any, i: Any, n: Any, outside: Any) -> None:
@@ -447,7 +487,7 @@ class _Hopper(ScoresOfTiles):
         else:
             gr.wait(self.pv, pending=0)
         self.release(self.v, i - 1)
-        self.P[:] = self.S
+        self.narrow()
         if self.c.lazy and not self.c.late:
             with gr.if_(gr.index(self.grows, 0, 1) > 0):
                 self.acc[:] = self.acc * self.online.alpha
@@ -485,7 +525,8 @@ class _Hopper(ScoresOfTiles):
             self.v.release()
         out = gr.fragment("out", [64, a.depth], a.dtype, self.pv.c, on=self.mine)
         if self.wide is None:
-            out[:] = self.acc * gr.where(total == 0, 0, gr.rcp(total))
+            scale = gr.where(total == 0, 0, gr.rcp(total))
+            out[:] = self.acc * (scale if self.scales is None else scale * self.factors[1])
         else:
             self.acc[:] = self.acc * gr.where(total == 0, 0, gr.rcp(total))
             gr.move(self.rows(self.wide), self.acc, atom=gr.atom("st.global.v2.b32"))

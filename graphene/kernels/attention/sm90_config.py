@@ -80,7 +80,9 @@ class ForwardSm90:
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: uneven tiles do not fit", got, "take uneven=False")
         if self.training and not self.lse:
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: training does not fit", ["want: lse=True", "got: lse=False"])
-        held, most = self.BN // 2 + self.BN // 4 + a.depth // 2, self.registers[1]
+        if a.fp8 is not None:
+            self._check_fp8()
+        held, most = self.BN // 2 + self.BN // (4 if a.fp8 is None else 8) + a.depth // 2, self.registers[1]
         held += a.depth // 4 * self.q_in_registers
         if held > most:
             got = [
@@ -92,6 +94,17 @@ class ForwardSm90:
             got = [f"want: at most {SHARED_BYTES}", f"got: {self.shared_bytes}"]
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: tiles do not fit into shared memory", got,
                        "take fewer stages or a smaller tile")  # fmt: skip
+
+    def _check_fp8(self) -> None:
+        """Raises KERNEL_ARGUMENT unless the tile takes numbers of 8 bits."""
+        size("ForwardSm90", "BN", self.BN, multiple_of=32, most=256)  # keys of an instruction
+        for name, want in (("apart", True), ("training", False), ("q_in_registers", False)):
+            if getattr(self, name) is not want:
+                got = [f"want: {name}={want}", f"got: {name}={not want}"]
+                _core.fail("KERNEL_ARGUMENT", f"ForwardSm90: {name} does not fit fp8", got)
+        if self.what.varlen:
+            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: packed sequences do not fit fp8", ["want: varlen=False"],
+                       "take ForwardSm90 of fp16 or bf16")  # fmt: skip
 
     @property
     def BM(self) -> int:  # noqa: N802
@@ -143,5 +156,6 @@ class ForwardSm90:
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
-        rows = (self.queries + self.apart) * self.BM + 2 * self.stages * self.BN
-        return rows * self.what.depth * 2 + 16 * (2 * self.stages + self.queries) + 40 * self.noted
+        read, written = self.queries * self.BM + 2 * self.stages * self.BN, self.apart * self.BM
+        rows = read * (2 if self.what.fp8 is None else 1) + written * 2
+        return rows * self.what.depth + 16 * (2 * self.stages + self.queries) + 40 * self.noted

@@ -62,7 +62,9 @@ def arguments(
                 saved.prepare(tile, args)
         if "L" in args:
             logarithms(args, rng)
-        if "Q" in args and "G" not in args and not rng.integers(4):
+        for name in ("scale_q", "scale_k", "scale_v") if a.fp8 is not None else ():
+            args[name][...] = 2.0 ** rng.integers(-2, 3, args[name].shape) * (1 + rng.random(args[name].shape) / 2)
+        if "Q" in args and "G" not in args and a.fp8 is None and not rng.integers(4):
             below(a, args, rng)
 
     def sizes(s: dict[str, int]) -> None:

@@ -58,6 +58,12 @@ def operands(name: str, rank: int, q: Tensor, k: Tensor, v: Tensor) -> None:
     given = {"q": q, "k": k, "v": v}
     check_devices(name, given)
     check_dtypes(name, given, FLOATS)
+    shapes(name, rank, q, k, v)
+
+
+def shapes(name: str, rank: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raises OP_SHAPE unless the shapes of q, k and v go together."""
+    given = {"q": q, "k": k, "v": v}
     form = "[batch,seq,heads,dim]" if rank == 4 else "[total,heads,dim]"
     for n, t in given.items():
         if t.dim() != rank:

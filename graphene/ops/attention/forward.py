@@ -12,6 +12,7 @@ from graphene import _core
 from graphene.ops.attention import reference as plain
 from graphene.ops.attention.backward import gradients, gradients_varlen
 from graphene.ops.attention.checks import results, results_varlen, sequences
+from graphene.ops.attention.fp8 import FP8_ALONE, FP8_LSE, three
 from graphene.ops.attention.recipe import (
     FORWARD,
     Tiles,
@@ -289,6 +290,8 @@ def attention(
     softcap: float | None = None,
     return_lse: bool = False,
     dropout_p: float = 0.0,
+    scales: Sequence[Tensor] | None = None,
+    out_dtype: Any = None,
 ) -> Any:
     """``softmax(scale * q @ k^T + bias) @ v`` over the keys that each query sees, in fp32, rounded once.
 
@@ -310,6 +313,12 @@ def attention(
     -inf. If the biases of a row are so large that fp32 holds no score beside them, its keys weigh alike. Rule keys out
     by ``mask``.
 
+    With ``scales`` = (scale_q, scale_k, scale_v) q, k and v are float8_e4m3fn or float8_e5m2, each of them, and are
+    multiplied by their scales: fp32 tensors of one element, (heads,) or (batch, heads), and kv_heads for k and v, none
+    negative. Scores are computed in fp32; weights are rounded to e4m3 before they are multiplied by values, and tensor
+    cores keep 14 bits of sums. The result has the dtype ``out_dtype``, bfloat16 or float16; None is bfloat16. There is
+    no mask, no bias and no gradient.
+
     The gradient reaches q, k and v. For it the result is also saved in fp32. A bias that needs a gradient is refused,
     and so is dropout. Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
@@ -319,6 +328,17 @@ def attention(
     if type(dropout_p) is not float or dropout_p != 0:
         _no_dropout("attention", dropout_p)
     cap = 0.0 if softcap is None else softcap
+    if scales is not None:
+        scale_q, scale_k, scale_v = three(scales)
+        if mask is not None or bias is not None:
+            fail("OP_ARGUMENT", "attention: fp8 goes with neither a mask nor a bias", ["got:  scales and one of them"],
+                 "leave them out, or convert q, k and v")  # fmt: skip
+        op = with_lse("attention", return_lse, FP8_LSE, FP8_ALONE)
+        call = op.dispatched if is_compiling() else op.core
+        return call(q, k, v, scale_q, scale_k, scale_v, out_dtype, causal, left, right, scale, cap)
+    if out_dtype is not None:
+        fail("OP_ARGUMENT", "attention: argument 'out_dtype' is for fp8", [f"got:  {out_dtype}, and no scales"],
+             "leave it out, or convert the result")  # fmt: skip
     op = with_lse("attention", return_lse, ATTENTION_LSE, ATTENTION)
     call = op.dispatched if is_compiling() else op.core
     return call(q, k, v, mask, bias, causal, left, right, scale, cap)
