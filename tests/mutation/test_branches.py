@@ -26,6 +26,7 @@ from graphene import kernels as k
 from graphene.kernels import Attention, NormConfig, RowTile
 from graphene.kernels.attention.problem import Extra
 from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
+from graphene.kernels.attention.values_fp8 import ValuesConfig, attention_values_kernel
 from graphene.kernels.gemm.weights import WeightsConfig, weights_kernel
 from graphene.kernels.mlp_sm90 import MlpSm90Config, mlp_sm90
 from graphene.kernels.recurrent_sm90 import CellSm90Config, cell_sm90
@@ -72,6 +73,10 @@ MORE: dict[str, Any] = {
     "attention for Hopper, a mask that differs between queries": lambda: attention_forward_sm90(
         ForwardSm90(Attention(16, mask=Extra()), 16, 1, 2, 1)
     ),
+    "attention for Hopper, fp8": lambda: attention_forward_sm90(
+        ForwardSm90(Attention(32, fp8=(gr.fp8e4m3, gr.fp8e5m2, gr.fp8e4m3)), 32, 1, 2, 1, lse=True)
+    ),
+    "values of fp8 attention": lambda: attention_values_kernel(ValuesConfig()),
     **{n: functools.partial(FURTHER[n], k) for n in ("f90 order", "f90 bits", "f90 list", "f90 sinks")},
     "product for Hopper, k cut over three blocks": lambda: k.gemm_sm90(64, 96, None, 3, cluster=(1, 1, 3)),
     "maxima of integers": lambda: k.reduction_kernel(k.ReductionConfig(1, "max", gr.i32, threads=32, vector=4)),
