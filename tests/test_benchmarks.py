@@ -78,6 +78,7 @@ def test_a_problem_that_there_is_not_is_refused(name: str, one: str) -> None:
 
 
 def test_help_needs_no_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))  # which the program pytest, unlike python -m pytest, does not do
     main = importlib.import_module("benchmarks.__main__").main
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "serving_bench", raising=False)
