@@ -31,7 +31,7 @@ def test_the_declared_packages_and_what_they_need_are_there_and_no_other(tmp_pat
     python = bare.make(tmp_path / "bare", {"pytest"} | bare.closure(["pytest"]))
     modules = ("pytest", "pluggy", "hypothesis", "torch")
     ask = f"import importlib.util as u; print([u.find_spec(m) is not None for m in {modules}])"
-    done = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True)
+    done = subprocess.run([python, "-I", "-c", ask], capture_output=True, text=True, check=True)
     assert done.stdout == "[True, True, False, False]\n"
     tool = subprocess.run([python.parent / "pytest", "--version"], capture_output=True, text=True, check=True)
     assert "pytest" in tool.stdout + tool.stderr

@@ -32,6 +32,7 @@ ADVICE = {
 PYTHON_ADVICE = {
     ("graphene/atoms.py", "ldmatrix.x4"): "how a name is written",
     ("graphene/declare.py", "mma.c"): "how an operand is written",
+    ("graphene/elsewhere.py", "mma"): "a name of another language, whose own word is told",
     ("graphene/judge/runs.py", "tanh.approx"): "whose error the meaning must state, since no simulated result shows it",
     ("graphene/integrations/torch_compile/expected.py", "wgmma"): "a decision of a plan, by which its time is expected",
     ("graphene/viz/agents.py", "cp.async.bulk"): "which line of the picture an event is on",

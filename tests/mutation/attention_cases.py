@@ -16,6 +16,7 @@ from graphene.kernels.attention.keys_sm90 import KeysSm90, attention_keys_gradie
 from graphene.kernels.attention.product_sm90 import ProductSm90, attention_queries_product_sm90
 from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
 from graphene.kernels.attention.sums import attention_rows_kernel, attention_sums_kernel
+from graphene.kernels.attention.values_fp8 import ValuesConfig, attention_values_kernel
 
 CAUSAL = Attention(32, right=True)
 
@@ -292,6 +293,19 @@ def _() -> Case:
 
     calls = ((1, 200, 0), (2, 40, 3), (2, 3, -30), (1, 200, 0, 6e8))
     return Case(kernel, [functools.partial(call, *c) for c in calls])
+
+
+@case("attention_values_kernel")
+def _() -> Case:
+    """Values of fp8, by their bits: several tiles of keys and columns, each ragged; fewer keys than an operand has."""
+
+    def call(shape: tuple[int, ...]) -> list[Any]:
+        batch, keys, heads, depth = shape
+        V = np.random.default_rng(keys).integers(1, 100, shape).astype(np.uint8)
+        return [V, np.full((batch, heads, depth, -(-keys // 16) * 16), 7, np.uint8)]
+
+    shapes = (2, 130, 3, 64), (1, 37, 2, 80), (1, 5, 1, 256)
+    return Case(attention_values_kernel(ValuesConfig()), [functools.partial(call, s) for s in shapes])
 
 
 @case("attention_delta_kernel")

@@ -92,7 +92,7 @@ def test_problems_with_terms_are_ranked_and_found_again(
 
 def test_a_device_without_records_is_told_which_have_some(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", "--like", "NVIDIA H20", "--arch", "sm_90a"]) == 2
-    assert "no records for 'NVIDIA H20'; it has some for NVIDIA H200" in capsys.readouterr().err
+    assert "no records for 'NVIDIA H20'; it has some for NVIDIA H100 80GB HBM3, NVIDIA H200" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["tune"])
     assert "name a size, or a device by --like" in capsys.readouterr().err
