@@ -8,6 +8,8 @@ from functools import lru_cache
 from itertools import islice
 from types import CodeType, FrameType
 
+from graphene._syntax import parsed
+
 
 def assigned(frame: FrameType, ranks: tuple[int, ...]) -> list[str]:
     """One name per coordinate, in order; "" where the source gives none.
@@ -60,7 +62,7 @@ def _target(filename: str, position: tuple[int | None, ...]) -> ast.expr | None:
         lines = [linecache.getline(filename, i) for i in range(first, end_line + 1)]
         indent = len(lines[0]) - len(lines[0].lstrip())
         try:
-            statement = ast.parse("".join([lines[0][indent:], *lines[1:]])).body[0]
+            statement = parsed("".join([lines[0][indent:], *lines[1:]]), "exec").body[0]
         except (SyntaxError, IndexError):
             continue
         at = (line - first + 1, column - (indent if line == first else 0))

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from graphene._syntax import parsed
+
 EXAMPLE = "python -m graphene compile 'gemm_sm80(BM=128, BN=256)' small=gemm_sm80 --arch sm_80 --arch sm_90a -o folder"
 
 
@@ -106,7 +108,7 @@ def read_kernels(text: str) -> list[Any]:
         names.update({n: getattr(module, n) for n in module.__all__})
     expression, names = _factory(text, names)
     try:
-        tree = ast.parse(expression, mode="eval").body
+        tree = parsed(expression, "eval").body
     except SyntaxError as e:
         raise KernelSyntaxError(f"{expression!r} is neither a function nor a call of one: {e.msg}") from e
     made = _value(tree, names)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphene._syntax import parsed
 from graphene.judge.numbers import FUNCTIONS, extents_of, names_of
 from graphene.judge.trees import plain
 
@@ -39,7 +40,7 @@ def _nested(block: Iterable[Any], around: tuple[str, ...]) -> Iterator[_Found]:
 def _divisors(text: str) -> int:
     """The least common multiple of the numbers that an expression divides by; 0 if it divides by anything else."""
     out = 1
-    for n in ast.walk(ast.parse(text, mode="eval")):
+    for n in ast.walk(parsed(text, "eval")):
         if isinstance(n, ast.BinOp) and isinstance(n.op, ast.FloorDiv | ast.Mod):
             by = n.right.value if isinstance(n.right, ast.Constant) else 0
             out = math.lcm(out, by) if isinstance(by, int) and by > 0 else 0
@@ -56,7 +57,7 @@ def _residues(text: str, name: str) -> bool:
             return False
         return any(free(x) for x in ast.iter_child_nodes(node))
 
-    return not free(ast.parse(text, mode="eval"))
+    return not free(parsed(text, "eval"))
 
 
 def _value(text: str, values: Mapping[str, Any]) -> Any:
@@ -97,7 +98,7 @@ def _once(start: Any, stop: Any, step: Any) -> bool:
     if not isinstance(step, int) or len(names) != 1 or "min(" in turns or "max(" in turns:
         return False
     period, (name,) = _divisors(turns), names
-    if not 0 < period <= _PERIOD or not _linear(ast.parse(turns, mode="eval").body):
+    if not 0 < period <= _PERIOD or not _linear(parsed(turns, "eval").body):
         return False
     got, later = (_value(turns, {name: np.arange(period) + more}) for more in (0, period))
     return bool((got == later).all() and (got <= step).all())

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from graphene._syntax import parsed
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -58,11 +60,11 @@ class Trees:
         """The tree of an expression of the JSON; None for any other text."""
         if text not in self._of_texts:
             try:
-                parsed = ast.parse(plain(text), mode="eval").body
+                whole = parsed(plain(text), "eval").body
             except SyntaxError:
                 self._of_texts[text] = None
             else:
-                self._of_texts[text] = self._one(parsed)
+                self._of_texts[text] = self._one(whole)
         return self._of_texts[text]
 
     def _one(self, node: Any) -> Any:

@@ -6,7 +6,6 @@ branches are taken makes no difference to which of two calls is the larger one.
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +32,7 @@ class _Values(dict[str, Any]):
 
 
 def _code(x: Any) -> Any:
-    return x if isinstance(x, int) else compile(ast.parse(plain(str(x)), mode="eval"), "<expression>", "eval")
+    return x if isinstance(x, int) else compile(plain(str(x)), "<expression>", "eval")
 
 
 def _number(x: Any, values: _Values) -> int:

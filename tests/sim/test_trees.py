@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import gc
 import sys
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import graphene
+from graphene._syntax import parsed
 from graphene.judge.trees import Trees
 
 
@@ -67,3 +73,41 @@ def test_threads_share_trees() -> None:
         assert not wrong
     finally:
         sys.setswitchinterval(interval)
+
+
+def test_threads_parse_while_others_collect_garbage() -> None:
+    wrong: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for i in range(10):
+                assert ast.unparse(parsed(f"a{i}" + " + x" * 30, "eval")) == f"a{i}" + " + x" * 30
+                with pytest.raises(SyntaxError):
+                    parsed(f"a{i})", "eval")
+        except BaseException as e:
+            wrong.append(e)
+
+    def others_run(*_: object) -> None:
+        time.sleep(1e-5)
+
+    threshold, interval = gc.get_threshold(), sys.getswitchinterval()
+    gc.callbacks.append(others_run)
+    gc.set_threshold(20)
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(20):
+            threads = [threading.Thread(target=work) for _ in range(4)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+    finally:
+        sys.setswitchinterval(interval)
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(others_run)
+    assert not wrong
+
+
+def test_no_module_parses_by_itself() -> None:
+    package = Path(graphene.__file__).parent
+    assert [p.name for p in package.rglob("*.py") if "ast.parse(" in p.read_text()] == ["_syntax.py"]

@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from types import FunctionType
 from typing import Any, NamedTuple
 
+from graphene._syntax import parsed
 from graphene.integrations.transformers._turns import Turn, turn_of
 
 HELPERS = "_graphene"
@@ -60,7 +61,7 @@ def rewrite(method: FunctionType, kinds: Mapping[str, str]) -> Rewritten | None:
     if hasattr(method, "__wrapped__") or method.__code__.co_freevars:
         return None
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(method)))
+        tree = parsed(textwrap.dedent(inspect.getsource(method)), "exec")
     except (OSError, TypeError, SyntaxError):
         return None
     definition = tree.body[0]

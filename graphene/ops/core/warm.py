@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from graphene import _core, archive, dtypes, shipped
+from graphene._syntax import parsed
 from graphene.ops.core import plans
 from graphene.ops.core.define import Arg, Defined, bound, defined
 from graphene.ops.core.torch import NUMBERS, fail, torch
@@ -91,7 +92,7 @@ def spelled(text: str) -> OperatorCall:
     from graphene import ops
 
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = parsed(text.strip(), "eval").body
         if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name):
             raise ValueError("it is not of the form operator(arguments)")
         if tree.func.id not in ops.__all__:
