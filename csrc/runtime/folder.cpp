@@ -57,13 +57,24 @@ bool look_below(int root, const std::string& at, const std::vector<std::string>&
                              [&](const std::string& i) { return look_below(root, i, endings, rows, newest_ns); });
 }
 
-// Makes a folder and those above it that are missing.
-void make_folders(const fs::path& path) {
-  if (path.empty() || ::mkdir(path.c_str(), kFolderMode) == 0 || errno != ENOENT) return;
+// Makes a folder; 0 if it is there now, else why it could not be made.
+int make_folder(int at, const char* path) {
+  return ::mkdirat(at, path, kFolderMode) == 0 || errno == EEXIST ? 0 : errno;
+}
+
+// Makes a folder and those above it that are missing; 0 if they are there now, else why one could not be made.
+int make_folders(const fs::path& path) {
+  const int error = make_folder(AT_FDCWD, path.c_str());
   const fs::path parent = path.parent_path();
-  if (parent == path) return;
-  make_folders(parent);
-  static_cast<void>(::mkdir(path.c_str(), kFolderMode));
+  if (error != ENOENT || parent.empty() || parent == path) return error;
+  const int above = make_folders(parent);
+  return above != 0 ? above : make_folder(AT_FDCWD, path.c_str());
+}
+
+// An open folder; where it is missing since it could not be made, errno says why.
+int opened(int found, int not_made) {
+  if (found < 0 && errno == ENOENT && not_made != 0) errno = not_made;
+  return found;
 }
 
 }  // namespace
@@ -76,14 +87,13 @@ Folder::~Folder() {
 }
 
 Folder Folder::open(const fs::path& path, bool create) {
-  if (create) make_folders(path);
-  return Folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const int error = create ? make_folders(path) : 0;
+  return Folder(opened(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), error));
 }
 
 Folder Folder::inner(const std::string& name, bool create) const {
-  if (create && ::mkdirat(fd_, name.c_str(), kFolderMode) != 0 && errno != EEXIST && errno != EROFS && errno != EACCES)
-    return {};
-  return Folder(::openat(fd_, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  const int error = create ? make_folder(fd_, name.c_str()) : 0;
+  return Folder(opened(::openat(fd_, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), error));
 }
 
 std::string Folder::why_not_trusted(bool shared) const {

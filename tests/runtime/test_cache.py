@@ -132,6 +132,15 @@ def test_unwritable_directory_only_warns(tmp_path: Path, monkeypatch: pytest.Mon
     assert _core.cache_stats()["writable"] is False
 
 
+@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="no file system is known that nobody may write to")
+@pytest.mark.parametrize("inner", ["cache", "cache/of/mine"])
+def test_the_reason_is_that_of_making_the_folder(inner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHENE_CACHE_DIR", f"/sys/kernel/graphene_{inner}")
+    why = r"\((Operation not permitted|Permission denied|Read-only file system)\)"
+    with pytest.warns(RuntimeWarning, match=rf"cannot write to /sys/kernel/graphene_{inner} {why}"):
+        assert not build().from_cache
+
+
 def test_read_only_directory_is_still_read(cache_dir: Path) -> None:
     build()
     for path in [cache_dir, *cache_dir.rglob("*")]:
