@@ -2,7 +2,7 @@
 
 An epilogue is any Python function of registers that returns an expression, ``lambda x: gr.max(x, 0)``. The activations
 here have the names that `graphene.ops.matmul` takes. Their errors are relative, for results that are not subnormal,
-unless their docstrings say otherwise.
+unless their docstrings say otherwise. On arrays they are the formulas of `graphene.kernels.reference_activations`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import graphene as gr
 from graphene import _core
 from graphene._core import IntExpr, Tensor
 from graphene.expressions import Expression
+from graphene.kernels import reference_activations as reference
 from graphene.kernels.arguments import function as check_function
+from graphene.kernels.reference_activations import FORMULAS
 from graphene.promise import is_array
 
 if TYPE_CHECKING:
@@ -39,58 +41,22 @@ __all__ = [
 ]
 
 LOG2_E = math.log2(math.e)
-SUBNORMAL = 2.0**-126  # smaller results become zero
 FAR_GELU = 64  # what gelu takes away from a number is nothing from here on
 
 
-def _exp(x: Any) -> Any:
-    import numpy as np
-
-    return np.exp(x)
-
-
-def _size(x: Any) -> Any:
-    import numpy as np
-
-    return np.abs(x)
-
-
-def _erfc(x: Any) -> Any:
-    from graphene.judge.functions import erfc
-
-    return erfc(x)  # 1 + erf(-x) would lose the digits of what is small
-
-
-def _two_u(x: Any) -> Any:
-    return 2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
-
-
-# Activations of arrays. A kernel's meaning calls the functions below, which state how far they are from these formulas.
-FORMULAS: dict[Any, Callable[[Any], Any]] = {
-    None: lambda x: x,
-    "relu": lambda x: gr.where(x < 0, 0, x),
-    "gelu": lambda x: gr.where(x == -gr.inf, 0, x) / 2 * _erfc(x / -math.sqrt(2)),  # not -inf * 0
-    "gelu_tanh": lambda x: x / (1 + _exp(-_two_u(x))),
-    "silu": lambda x: x / (1 + _exp(-x)),
-    "tanh": lambda x: gr.tanh(x, accuracy="full"),
-    "sigmoid": lambda x: 1 / (1 + _exp(-x)),
-}
-
-
+@reference.relu
 def relu(x: Any) -> Any:
     """The value if it is positive or NaN, else 0."""
     return gr.where(x < 0, 0, x)
 
 
-@gr.approximately(FORMULAS["sigmoid"], absolute=SUBNORMAL, relative=lambda x: 2.0**-20 * (1 + _size(x)))
+@reference.sigmoid
 def sigmoid(x: Any) -> Any:
     """1 / (1 + e^-x), within 2^-20 * (1 + |x|): the argument of exp2 is rounded."""
     return gr.rcp(1 + gr.exp2(x * -LOG2_E, ftz=True), ftz=True)
 
 
-@gr.approximately(
-    FORMULAS["silu"], absolute=lambda x: SUBNORMAL * _size(x), relative=lambda x: 2.0**-20 * (1 + _size(x))
-)
+@reference.silu
 def silu(x: Any) -> Any:
     """The product x * sigmoid(x), the swish function, with the error of sigmoid."""
     return x * sigmoid(x)
@@ -103,7 +69,7 @@ G_SERIES = (0.1169003319842918, 0.10027886533319771, 0.18125284059901978, -0.096
             -0.08944735622457421)  # fmt: skip
 
 
-@gr.approximately(FORMULAS["gelu"], absolute=lambda x: 2.0**-22 * _size(x))
+@reference.gelu
 def gelu(x: Any) -> Any:
     """PyTorch's default, x/2 * (1 + erf(x / sqrt 2)) = max(x, 0) - |x| * erfc(|x| / sqrt 2) / 2, within 2^-22 * |x|."""
     a = gr.min(gr.abs(x), 16)  # beyond, the second term is 0
@@ -120,7 +86,7 @@ G_LOG2 = (-1.0001161098480225, -1.149237871170044, -0.46398892998695374, -0.0483
           -0.0003234096511732787)  # fmt: skip
 
 
-@gr.approximately(FORMULAS["gelu"], absolute=lambda x: 2.0**-29 * _size(x), relative=2.0**-13.5)
+@reference.gelu_of_16_bits
 def gelu_of_16_bits(x: Any) -> Any:
     """The function gelu within 2^-13.5 of itself or 2^-29 * |x|, for 16-bit results; half the instructions."""
     a = gr.abs(x)
@@ -131,16 +97,14 @@ def gelu_of_16_bits(x: Any) -> Any:
     return gr.fma(-gr.min(a, FAR_GELU), gr.exp2(log2, ftz=True), gr.max(x, 0))
 
 
-@gr.approximately(
-    FORMULAS["gelu_tanh"], absolute=lambda x: SUBNORMAL * _size(x), relative=lambda x: 2.0**-20 * (1 + _size(_two_u(x)))
-)
+@reference.gelu_tanh
 def gelu_tanh(x: Any) -> Any:
     """PyTorch's approximate="tanh": x * sigmoid(2u), u = sqrt(2/pi) * (x + 0.044715 x^3), with sigmoid's error."""
     factor = -2 * LOG2_E * math.sqrt(2 / math.pi)
     return x * gr.rcp(1 + gr.exp2(x * gr.fma(x * x, factor * 0.044715, factor), ftz=True), ftz=True)
 
 
-@gr.approximately(FORMULAS["tanh"], absolute=SUBNORMAL, relative=2.0**-20)
+@reference.tanh
 def tanh(x: Any) -> Any:
     """Hyperbolic tangent within 2^-20: (1 - t) / (1 + t) with t = e^-2|x|, and its series near zero.
 
@@ -160,11 +124,7 @@ def _tanh_near(x: Any) -> tuple[Any, Any]:
     return s < 0.0625, gr.fma(series * s, x, x)
 
 
-@gr.approximately(
-    lambda x, y: FORMULAS["sigmoid"](x) * FORMULAS["tanh"](y),
-    absolute=SUBNORMAL,
-    relative=lambda x, _: 2.0**-20 * (2 + _size(x)),
-)
+@reference.sigmoid_tanh
 def sigmoid_tanh(x: Any, y: Any) -> Any:
     """``sigmoid(x) * tanh(y)`` with their errors and one division: (1 - t) / ((1 + t) * (1 + e^-x))."""
     e, t = gr.exp2(x * -LOG2_E, ftz=True), gr.exp2(gr.abs(y) * (-2 * LOG2_E), ftz=True)
@@ -226,9 +186,17 @@ def pointwise(function: Callable[..., Any], *registers: Any) -> Any:
 def linear(
     act: str | Callable[[Any], Any] | None = None, bias: bool = False, residual: bool = False, bits: int = 32
 ) -> Pointwise:
-    """``act(x + bias) + residual``, a result of `bits` bits: the epilogue of a linear layer with those arguments."""
+    """``act(x + bias) + residual``, a result of `bits` bits: the epilogue of a linear layer with those arguments.
+
+    On arrays it is ``reference_activations.ended``, which knows nothing of these statements.
+    """
     function = activation(act, bits)
 
+    def meant(x: Any, *extras: Any) -> Any:
+        named = [n for n, on in (("bias", bias), ("residual", residual)) if on]
+        return reference.ended(act, bits, x, **dict(zip(named, extras, strict=True)))
+
+    @gr.approximately(meant)
     def epilogue(x: Any, *extras: Any) -> Any:
         rest = list(extras)
         if bias:

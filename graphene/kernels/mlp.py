@@ -20,6 +20,7 @@ from graphene import _core
 from graphene.kernels.arguments import choice, size, small_weights
 from graphene.kernels.epilogues import activation
 from graphene.kernels.gemm.operand import COPIES, MATRIX_ATOMS, access, matrix
+from graphene.kernels.reference_activations import activated
 from graphene.kernels.traced import as_data
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def meaning(c: MlpConfig, X: Any, **given: Any) -> Any:
     for i, r in enumerate(runs_of(c)):
         for layer in range(r.layers):
             y = X @ given[f"W{i}"][layer].T
-            y = activation(r.act)(y + given[f"b{i}"][layer] if r.bias else y)
+            y = activated(r.act, y + given[f"b{i}"][layer] if r.bias else y)
             held = f"{'y' if c.across > 1 else 'x'}{lines_of(c, r)}"  # the tensor that holds a result as an operand
             X = gr.rounded(held, y) if r.first + layer + 1 < c.depth else y
     return X

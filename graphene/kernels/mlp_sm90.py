@@ -18,6 +18,7 @@ from graphene.kernels.epilogues import activation
 from graphene.kernels.gemm.frame import MOST_IN_BOXES
 from graphene.kernels.gemm.operand import access, matrix
 from graphene.kernels.mlp import CP, Activation, atoms_of, up, vector_bytes
+from graphene.kernels.reference_activations import activated
 from graphene.kernels.tma import wgmma
 from graphene.kernels.traced import as_data
 
@@ -154,7 +155,7 @@ def meaning(c: MlpSm90Config, X: Any, **given: Any) -> Any:
     for r in runs_of(c):
         for i in range(r.layers):
             y = X @ given[f"W{r.first + i}"].T
-            y = activation(r.act)(y + given[f"b{r.first}"][i] if r.bias else y)
+            y = activated(r.act, y + given[f"b{r.first}"][i] if r.bias else y)
             X = gr.rounded(f"x{r.lines}", y) if r.first + i + 1 < c.depth else y
     return X
 

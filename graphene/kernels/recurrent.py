@@ -13,6 +13,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
+from graphene.kernels import reference_activations as reference
 from graphene.kernels.arguments import choice, size, small_weights
 from graphene.kernels.epilogues import activation, sigmoid, sigmoid_tanh
 from graphene.kernels.gemm.operand import COPIES, MATRIX_ATOMS, access, matrix
@@ -73,11 +74,11 @@ def meaning(c: Any, X: Any, H: Any, W: Any, U: Any, C: Any = None, b0: Any = 0, 
     """The meaning of a configuration, of any kernel's, on arrays."""
     x = X @ W.T + H @ U.T + b0 + b1
     if c.gates == 1:
-        return {"H_new": activation(c.activation)(x)}
+        return {"H_new": reference.activated(c.activation, x)}
     units = C.shape[1]
     i, f, g, o = (x[:, k * units : (k + 1) * units] for k in range(4))
-    C = sigmoid(f) * C + sigmoid_tanh(i, g)
-    return {"H_new": sigmoid_tanh(o, C), "C_new": C}
+    C = reference.sigmoid(f) * C + reference.sigmoid_tanh(i, g)
+    return {"H_new": reference.sigmoid_tanh(o, C), "C_new": C}
 
 
 class _Products:

@@ -121,9 +121,31 @@ def _silu(k: Any) -> gr.Kernel:
     return kernel
 
 
+def _linear(act: str) -> Callable[[Any], gr.Kernel]:
+    return lambda k: _gemm_sm80(epilogue=_of("epilogues").linear(act, True, True), bias=True, residual=True)(k)
+
+
+def _silu_mlp(_: Any) -> gr.Kernel:
+    module = _of("mlp")
+    config = module.MlpConfig((48,) * 3, ("silu", "silu"), (True, True), rows=16, warps=2, chunk=32, stages=3)
+    kernel: gr.Kernel = module.mlp_kernel(config)
+    return kernel
+
+
+def _values(_: Any) -> gr.Kernel:
+    module = _of("attention.values_fp8")
+    kernel: gr.Kernel = module.attention_values_kernel(module.ValuesConfig())
+    return kernel
+
+
 BUILD: dict[str, Callable[[Any], gr.Kernel]] = PRODUCTS | HOPPER
 BUILD |= {
     "silu of fp32": _silu,
+    "perceptron of silu": _silu_mlp,
+    "linear, gelu": _linear("gelu"),
+    "linear, relu": _linear("relu"),
+    "values of fp8": _values,
+    "keys80": lambda k: k.attention_keys_gradient_kernel(k.BackwardConfig(_attention(32, right=True), 32, 32, 2, 2)),
     "log softmax": lambda k: _of("rows.softmax").log_softmax_kernel(k.SoftmaxConfig(k.RowTile(250, 32, 8, 2))),
     "log softmax of columns": lambda k: _of("rows.softmax").log_softmax_columns_kernel(
         k.SoftmaxColumnsConfig(rows=4)

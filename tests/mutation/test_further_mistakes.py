@@ -55,6 +55,14 @@ def test_a_planted_mistake_is_told(mistake: Mistake) -> None:
         ("entropy", "_power(base.values[e] - whole)"),  # all of a thread's share is -inf, and the rest far below zero
         ("gemm_reduce", "gr.min(z, 4)"),  # more blocks than usual
         ("decode", "gr.min(self.bm, 2)"),  # more clusters than usual
+        (
+            "linear, gelu",
+            "x + rest[0]",
+        ),  # the order of residual and activation, which meanings once shared with kernels
+        ("linear, relu", "return gr.max(x, 0)"),  # not-a-number becomes 0
+        ("perceptron of silu", '"silu": sigmoid'),  # the table of activations
+        ("keys80", "1.4462950408889634"),  # a constant
+        ("values of fp8", "key = i % 2 * 8 + i // 2"),  # the order of keys
         ("k90", "self.done.value > 1"),  # blocks that stand in the text but not in the grid have no second tile
     ],
 )

@@ -11,12 +11,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
-from graphene.kernels.attention.problem import LOG2E
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from graphene.kernels.attention.problem import Attention
+
+
+LOG2E = 1 / math.log(2)  # its own, not that of the kernels
 
 
 def visible(sq: int, sk: int, left: int | None = None, right: int | None = None) -> Any:

@@ -6,19 +6,22 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
-from graphene.kernels.attention.problem import KEYS_OF_VALUES, LOG2E, UP_FP8
-from graphene.kernels.attention.reference import changed, normalized, of_heads
+from graphene.kernels.attention.reference import LOG2E, changed, normalized, of_heads
 from graphene.kernels.gemm.result import of_fp8
 
 if TYPE_CHECKING:
     from graphene.kernels.attention.problem import Attention
 
 
+KEYS_OF_VALUES = 16  # keys in an order of their own
+UP_FP8 = 6  # weights are 2^6 times larger
+
+
 def order() -> Any:
-    """Which of 16 keys stands at a place of transposed values: at 4 c + 2 b + l the key 8 b + 2 c + l."""
+    """Which of 16 keys stands at a place of transposed values, in pairs: of the first eight, of the others, in turn."""
     import numpy as np
 
-    return np.arange(KEYS_OF_VALUES).reshape(2, 4, 2).transpose(1, 0, 2).ravel()
+    return np.array([0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15])
 
 
 def transposed(V: Any) -> Any:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from graphene.kernels.attention.problem import LOG2E
-from graphene.kernels.attention.reference import gradients, visible
+from graphene.kernels.attention.reference import LOG2E, gradients, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

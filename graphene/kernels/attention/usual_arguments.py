@@ -8,7 +8,7 @@ import graphene as gr
 from graphene.kernels.attention import reference as means
 from graphene.kernels.attention import reference_saved as saved
 from graphene.kernels.attention import reference_tiles as tiles
-from graphene.kernels.attention.problem import LOG2E
+from graphene.kernels.attention.reference import LOG2E
 from graphene.kernels.attention.workspace import TOGETHER
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import graphene as gr
 from graphene import _core
 from graphene.dtypes import torch_type
 from graphene.kernels.arguments import instance, size, strides_elems
-from graphene.kernels.epilogues import activation, linear
+from graphene.kernels.epilogues import linear
 from graphene.kernels.gemm.frame import Product
 from graphene.kernels.gemm.pad import gemm_pad
 from graphene.kernels.gemm.problem import FP8, SCALED, TERMS, TYPES, GemmConfig, GemmProblem, GemmTile
@@ -26,6 +26,7 @@ from graphene.kernels.gemm.result import combined, nearest_tf32, of_fp8
 from graphene.kernels.gemm.sm70 import product_sm70
 from graphene.kernels.gemm.sm80 import product_sm80
 from graphene.kernels.gemm.sm90 import product_sm90
+from graphene.kernels.reference_activations import ended
 from graphene.launch_views import Size, viewed
 from graphene.launches import Launch, Launches
 
@@ -112,8 +113,7 @@ def _means(
         A, B = gr.rounded("tA", A), gr.rounded("tB", B)
     sums = of_fp8(A, B, p.promote) if p.dtype in FP8 else A @ B
     x = combined(sums, None, C, None, None, alpha, beta, scale_a, scale_b)
-    x = activation(p.activation, TYPES[p.out_dtype].bits)(x if bias is None else x + bias)
-    return {"C": x if residual is None else x + residual}
+    return {"C": ended(p.activation, TYPES[p.out_dtype].bits, x, bias, residual)}
 
 
 def _launches(p: GemmProblem, t: GemmTile) -> list[Launch]:
