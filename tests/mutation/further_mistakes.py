@@ -145,6 +145,9 @@ BUILD |= {
     "linear, gelu": _linear("gelu"),
     "linear, relu": _linear("relu"),
     "values of fp8": _values,
+    "training80": lambda k: k.attention_forward_kernel(
+        k.ForwardConfig(_attention(16, bias=k.Extra(gr.fp16)), 32, 16, 2, lse=True, training=True)
+    ),
     "keys80": lambda k: k.attention_keys_gradient_kernel(k.BackwardConfig(_attention(32, right=True), 32, 32, 2, 2)),
     "log softmax": lambda k: _of("rows.softmax").log_softmax_kernel(k.SoftmaxConfig(k.RowTile(250, 32, 8, 2))),
     "log softmax of columns": lambda k: _of("rows.softmax").log_softmax_columns_kernel(

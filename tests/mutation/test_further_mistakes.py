@@ -62,6 +62,9 @@ def test_a_planted_mistake_is_told(mistake: Mistake) -> None:
         ("linear, relu", "return gr.max(x, 0)"),  # not-a-number becomes 0
         ("perceptron of silu", '"silu": sigmoid'),  # the table of activations
         ("keys80", "1.4462950408889634"),  # a constant
+        ("training80", "self.best[:] = top"),  # one probability is next to 1, whose rounding cancels
+        ("training80", "total + (largest - rounded)"),
+        ("training80", "+ 0 * (largest - rounded)"),
         ("values of fp8", "key = i % 2 * 8 + i // 2"),  # the order of keys
         ("k90", "self.done.value > 1"),  # blocks that stand in the text but not in the grid have no second tile
     ],

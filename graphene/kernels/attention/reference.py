@@ -119,18 +119,40 @@ def forward(a: Attention, lse: bool, training: bool = False, **given: Any) -> di
         if a.sinks:  # a column more
             x = np.concatenate([x, np.broadcast_to(given["sinks"][:, None, None] * LOG2E, (*x.shape[:2], 1))], 2)
         p, total, log2_sum = normalized(x, 2)
-        p = p[..., : keys.shape[0]]
         LSE[rows] = log2_sum * math.log(2)
         none = np.isinf(log2_sum)
         rest[rows] = np.where(none, 0, log2_sum) - np.where(none, 0, LSE[rows]) * LOG2E
-        if training:  # as the quotient's numerator has it
-            largest = p.max(2, keepdims=True) if p.shape[2] else 0
-            total = total - largest + gr.rounded("P", largest, by=None)
-        p = gr.rounded("P", p, by=None)  # the kernel's are relative to the maximum of the keys so far
-        O[q] = np.einsum("hqk,khd->hqd", p, of_heads(values, Q.shape[-2])).swapaxes(0, 1) / total.swapaxes(0, 1)
+        v = of_heads(values, Q.shape[-2])
+        # The kernel's are relative to the maximum of the keys so far.
+        exact, p = p, gr.rounded("P", p[..., : keys.shape[0]], by=None)
+        o = np.einsum("hqk,khd->hqd", p, v) / total
+        if training and len(v):
+            o = beside_largest(o, exact, p, v, total)
+        O[q] = o.swapaxes(0, 1)
     made = {"O": O, "LSE": LSE, "wide": O, "rest": rest}
     names = ["O"] + ["LSE"] * lse + ["wide"] * training + ["rest"] * (training and a.bias is not None)
     return {n: made[n] for n in names}
+
+
+def beside_largest(o: Any, exact: Any, p: Any, v: Any, total: Any) -> Any:
+    """The same result `o`, sum(p v) / total, of a sum that has the largest probability as it was rounded, too.
+
+    What rounding changes in the largest cancels in the quotient where it is next to 1: its value v0 counts by what the
+    others leave of 1. So the result is v0 + (sum of the others' p v - v0 times the sum of the others) / total.
+    `exact`: before rounding, with a column behind the keys for a sink, which has no value.
+    """
+    import numpy as np
+
+    keys, heads = v.shape[:2]
+    largest = np.asarray(getattr(exact, "values", exact))[..., :keys].argmax(2)
+    other = np.arange(exact.shape[2]) != largest[..., None]
+    top = np.where(other, 0, exact).sum(2, keepdims=True)
+    v0 = v.swapaxes(0, 1)[np.arange(heads)[:, None], largest]
+    others = np.where(other, exact, 0).sum(2, keepdims=True)
+    with_rounded = total - top + gr.rounded("P", top, by=None)
+    made = v0 + (np.einsum("hqk,khd->hqd", np.where(other[..., :keys], p, 0), v) - others * v0) / with_rounded
+    there = np.any(np.asarray(getattr(exact, "values", exact))[..., :keys], axis=2, keepdims=True)
+    return np.where(there & np.isfinite(np.asarray(getattr(made, "values", made))), made, o)
 
 
 def together(group: int, O: Any, top: Any, LSE: Any) -> dict[str, Any]:
