@@ -62,6 +62,7 @@ def test_a_planted_mistake_is_told(mistake: Mistake) -> None:
         ("linear, relu", "return gr.max(x, 0)"),  # not-a-number becomes 0
         ("perceptron of silu", '"silu": sigmoid'),  # the table of activations
         ("keys80", "1.4462950408889634"),  # a constant
+        ("paged", "gr.max(gr.index(self.lengths[self.b], *INTEGERS), 0)"),  # more keys than the table has places for
         ("training80", "self.best[:] = top"),  # one probability is next to 1, whose rounding cancels
         ("training80", "total + (largest - rounded)"),
         ("training80", "+ 0 * (largest - rounded)"),

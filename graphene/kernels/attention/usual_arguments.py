@@ -193,6 +193,9 @@ def pages(args: Any, rng: Any) -> None:
                 t[table[i, n - 1], (lengths[i] - 1) % page + 1 :] = np.nan
     if count and not rng.integers(3):  # some pages do not exist
         table[rng.integers(4, size=table.shape) == 0] = rng.choice([-1, -7, count, count + 3])
+    most = table.shape[1] * page
+    full = (lengths == most) & (most > 0)
+    lengths[full] = most + rng.choice([0, 1, page, 1000])  # more keys than the table has places for
 
 
 def lists(a: Attention, block: int, tile: int, args: Any) -> None:
