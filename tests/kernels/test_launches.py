@@ -94,7 +94,7 @@ def trained(a: Attention, passed: str | None, **given: Any) -> dict[str, Any]:
     delta = means.delta(given["G"], made["wide"])
     every = {**given, "LSE": made["LSE"], "delta": delta}
     of_keys = means.keys_gradient(a, passed, **every)
-    return {**made, "delta": delta, **of_keys, **means.queries_gradient(a, **every)}
+    return {**made, "delta": delta, **of_keys, **means.queries_gradient(a, passed=passed, **every)}
 
 
 def trains(a: Attention) -> list[gr.Kernel]:

@@ -127,19 +127,21 @@ def forward(a: Attention, lse: bool, training: bool = False, **given: Any) -> di
         exact, p = p, gr.rounded("P", p[..., : keys.shape[0]], by=None)
         o = np.einsum("hqk,khd->hqd", p, v) / total
         if training and len(v):
-            o = beside_largest(o, exact, p, v, total)
+            unrounded = np.einsum("hqk,khd->hqd", exact[..., : keys.shape[0]], v) / total
+            o = beside_largest(o, unrounded, exact, p, v, total)
         O[q] = o.swapaxes(0, 1)
     made = {"O": O, "LSE": LSE, "wide": O, "rest": rest}
     names = ["O"] + ["LSE"] * lse + ["wide"] * training + ["rest"] * (training and a.bias is not None)
     return {n: made[n] for n in names}
 
 
-def beside_largest(o: Any, exact: Any, p: Any, v: Any, total: Any) -> Any:
+def beside_largest(o: Any, unrounded: Any, exact: Any, p: Any, v: Any, total: Any) -> Any:
     """The same result `o`, sum(p v) / total, of a sum that has the largest probability as it was rounded, too.
 
     What rounding changes in the largest cancels in the quotient where it is next to 1: its value v0 counts by what the
     others leave of 1. So the result is v0 + (sum of the others' p v - v0 times the sum of the others) / total.
-    `exact`: before rounding, with a column behind the keys for a sink, which has no value.
+    `exact`: before rounding, with a column behind the keys for a sink, which has no value. `unrounded`: its result,
+    whose error is that of sums and of the quotient.
     """
     import numpy as np
 
@@ -150,6 +152,7 @@ def beside_largest(o: Any, exact: Any, p: Any, v: Any, total: Any) -> Any:
     v0 = v.swapaxes(0, 1)[np.arange(heads)[:, None], largest]
     others = np.where(other, exact, 0).sum(2, keepdims=True)
     with_rounded = total - top + gr.rounded("P", top, by=None)
+    v0 = v0 + (unrounded - getattr(unrounded, "values", unrounded))
     made = v0 + (np.einsum("hqk,khd->hqd", np.where(other[..., :keys], p, 0), v) - others * v0) / with_rounded
     there = np.any(np.asarray(getattr(exact, "values", exact))[..., :keys], axis=2, keepdims=True)
     return np.where(there & np.isfinite(np.asarray(getattr(made, "values", made))), made, o)
