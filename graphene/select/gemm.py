@@ -101,9 +101,8 @@ def _variants(p: GemmProblem, t: GemmTile, device: Device) -> Iterator[tuple[tup
 def _around_us(p: GemmProblem, pad: tuple[bool, bool], split_k: int, device: Device) -> float:
     """The time of kernels that copy operands to longer lines, and of the one that adds parts, without its launch."""
     count, item = 1 if p.batch is None else p.batch, TYPES[p.dtype].bits // 8
-    us = sum(
-        model.padding_us(count * n * p.k, item, device) for n, padded in zip((p.m, p.n), pad, strict=True) if padded
-    )
+    copied = [count * n * p.k for n, padded in zip((p.m, p.n), pad, strict=True) if padded]
+    us = model.padding_us(copied, item, device)
     return us if split_k == 1 else us + model.parts_us(count * p.m * p.n, split_k, device)
 
 

@@ -202,7 +202,7 @@ def product_us(
         tensor_ns *= UNEVEN if s.columns > 128 else UNEVEN_NARROW
     if not (p.order[0] == "T" if s.swapped else p.order[1] == "N"):
         tensor_ns *= ACROSS_64 if s.columns % 64 == 0 else ACROSS_32 if s.columns % 32 == 0 else ACROSS_16
-    tensor_ns *= SHARED_TILE if max(c.warps) == 8 else 1.0 if c.turns else ONE_CONSUMER
+    tensor_ns *= SHARED_TILE if max(c.warps) == 8 else 1.0 if c.turns and rounds > 1 else ONE_CONSUMER
     tensor_ns *= 1 + INSTRUCTION * (256 / max(s.columns, narrowest) - 1)
     if s.swapped:
         tensor_ns *= SWAPPED if max(c.warps) == 8 else SWAPPED_ALONE
@@ -234,7 +234,10 @@ def product_us(
     bound = "tensor cores" if steps_us > l2_us else "L2 cache"
 
     (down, along), edges = (up(m, s.block_rows), up(n, s.columns)), count * split_k
-    outside = edges * ((down * s.block_rows - m) * along + (along * s.columns - n) * down)
+    outside = edges * (
+        along * _outside(s.left.along_k, s.block_rows, down * s.block_rows - m, c.tile[2])
+        + down * _outside(s.right.along_k, s.columns, along * s.columns - n, c.tile[2])
+    )
     if memory > total and clusters * cluster > device.sm_count:  # the last round does not read at full speed
         memory *= 1 + LAST_ROUND * (rounds * clusters_at_once(device.sm_count, cluster) / clusters - 1)
     for other, name in ((outside * k / (c.tile[2] * OUTSIDE_PER_NS * 1e3), "zeros"), (memory, "memory")):
@@ -270,6 +273,17 @@ def grouped(c: GemmTile, p: GemmProblem) -> GemmTile:
     s = _of(c, p)
     columns = up(p.m if s.swapped else p.n, s.columns * s.across)
     return replace(c, group=1 if columns <= FEW_COLUMNS else 8)
+
+
+def _outside(along_k: bool, extent: int, outside: int, step: int) -> int:
+    """Lines of boxes that reach out of a matrix in a step of k, by how many rows or columns of tiles are outside.
+
+    Rows along k are outside as a whole. Of a line along rows or columns a part may be inside: it takes as long.
+    """
+    if along_k:
+        return outside
+    width = next(n for n in (64, 32, 16, 8, 1) if extent % n == 0)
+    return up(outside, width) * step
 
 
 def _box_lines(h: Hopper) -> float:
