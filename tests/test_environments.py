@@ -56,6 +56,71 @@ def test_fails_at_its_end(torn_down): pass
 """
 
 
+TENSORS = r"""
+import pytest
+from beside import converted
+from numbers_beside import counted
+
+NAMES = ["torch"]
+try:
+    import torch
+except ImportError:
+    torch = None
+
+def as_tensor(x): return x if torch is None else torch.tensor(x)
+
+def twice(x): return as_tensor(x), as_tensor(x)
+
+@pytest.fixture
+def tensor(): return as_tensor(1)
+
+@pytest.fixture
+def number(): return 1
+
+class TestKinds:
+    def test_of_a_class(self): assert as_tensor(1) == 1
+
+def test_by_a_helper_of_a_helper(): twice(1)
+
+def test_by_a_fixture(tensor): pass
+
+@pytest.mark.usefixtures("tensor")
+def test_by_a_fixture_that_a_mark_names(): pass
+
+@pytest.mark.parametrize("name", NAMES)
+def test_by_a_decorator(name): pass
+
+def test_by_another_file(): converted(1)
+
+# without torch
+def test_by_a_comment(): pass
+
+def test_of_numbers(number): assert counted(1) == 2
+"""
+
+
+def test_what_mentions_a_package_runs_again_and_what_stands_beside_it_does_not(tmp_path: Path) -> None:
+    (tmp_path / "test_tensors.py").write_text(TENSORS)
+    (tmp_path / "test_beside.py").write_text("from numbers_beside import counted\n\ndef test_counts(): counted(1)\n")
+    (tmp_path / "beside.py").write_text("def converted(x): return x  # as torch does\n")
+    (tmp_path / "numbers_beside.py").write_text("def counted(x): return x + 1\n")
+    (tmp_path / "test_all.py").write_text(
+        "import os\n\nos.environ.pop('TORCH_HOME', None)  # of torch\n\ndef test_any(): pass\n"
+    )
+    passed = tmp_path / "passed"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "in_two", "-rA"]
+    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{CI}:{tmp_path}"}
+
+    def ran(*options: str) -> set[str]:
+        done = subprocess.run([*command, *options], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+        return {line.split("::", 1)[1] for line in done.stdout.splitlines() if line.startswith("PASSED ")}
+
+    first = ran("--passed-to", str(passed))
+    second = ran("--but", str(passed))
+    assert len(first) == 10
+    assert first - second == {"test_of_numbers", "test_counts"}
+
+
 @pytest.mark.parametrize("workers", [[], ["-p", "xdist", "-n", "2"]])
 def test_the_second_run_leaves_out_what_passed_and_needs_no_pytorch(tmp_path: Path, workers: list[str]) -> None:
     (tmp_path / "test_plain.py").write_text(PLAIN)
@@ -72,6 +137,7 @@ def test_the_second_run_leaves_out_what_passed_and_needs_no_pytorch(tmp_path: Pa
     assert passed.read_text().splitlines() == [
         "test_plain.py::test_passes[a]",
         "test_plain.py::test_passes[b\\n]",
+        "test_tensors.py::",
         "test_tensors.py::test_without",
     ]
     assert run("--but", str(passed), second="1").startswith("3 passed")
