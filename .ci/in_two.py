@@ -1,6 +1,6 @@
 """A plugin of pytest for a suite that runs in two environments, the second of which has optional packages as well.
 
-``-p in_two --passed-to FILE`` writes which tests passed. ``-p in_two --but FILE`` leaves these out, except for those
+``-p in_two --passed-to=FILE`` writes which tests passed. ``-p in_two --but=FILE`` leaves these out, except for those
 that mention an optional package, which may do something else where it is installed: in their own text, in that of a
 fixture they get, or in that of what one of these names, directly or not, in its file or in a file of tests it imports.
 """
@@ -26,7 +26,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Workers of xdist report to the first process, which alone writes."""
-    if config.getoption("--passed-to") is not None and not hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
+        return
+    # pytest looks for its settings beside each argument that is a file, before it knows which are values of options.
+    if config.rootpath != config.invocation_params.dir:
+        raise pytest.UsageError(f"the settings of {config.rootpath} were read; write --but=FILE, not --but FILE")
+    if config.getoption("--passed-to") is not None:
         config.pluginmanager.register(Passed(config.getoption("--passed-to")))
 
 

@@ -115,8 +115,8 @@ def test_what_mentions_a_package_runs_again_and_what_stands_beside_it_does_not(t
         done = subprocess.run([*command, *options], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
         return {line.split("::", 1)[1] for line in done.stdout.splitlines() if line.startswith("PASSED ")}
 
-    first = ran("--passed-to", str(passed))
-    second = ran("--but", str(passed))
+    first = ran(f"--passed-to={passed}")
+    second = ran(f"--but={passed}")
     assert len(first) == 10
     assert first - second == {"test_of_numbers", "test_counts"}
 
@@ -133,11 +133,30 @@ def test_the_second_run_leaves_out_what_passed_and_needs_no_pytorch(tmp_path: Pa
         done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
         return done.stdout.splitlines()[-1]
 
-    assert run("--passed-to", str(passed), second="").startswith("4 passed, 1 skipped, 1 error")
+    assert run(f"--passed-to={passed}", second="").startswith("4 passed, 1 skipped, 1 error")
     assert passed.read_text().splitlines() == [
         "test_plain.py::test_passes[a]",
         "test_plain.py::test_passes[b\\n]",
         "test_tensors.py::",
         "test_tensors.py::test_without",
     ]
-    assert run("--but", str(passed), second="1").startswith("3 passed")
+    assert run(f"--but={passed}", second="1").startswith("3 passed")
+
+
+def test_a_file_apart_from_its_option_would_be_taken_for_tests_and_is_refused(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "setup.cfg").write_text("[tool:pytest]\npythonpath = more\n")
+    (here / "more").mkdir()
+    (here / "more" / "found_by_the_settings.py").write_text("")
+    (here / "test_plain.py").write_text("import found_by_the_settings\n\ndef test_passes(): pass\n")
+    passed = tmp_path / "elsewhere"
+    passed.write_text("")
+    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(CI)}
+
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "in_two", *options]
+        return subprocess.run(command, cwd=here, env=env, capture_output=True, text=True, check=False)
+
+    assert "write --but=FILE, not --but FILE" in run("--but", str(passed)).stderr
+    assert run(f"--but={passed}").stdout.splitlines()[-1].startswith("1 passed")
