@@ -92,7 +92,8 @@ def product(m: int, n: int, k: int, device: str | None) -> Ready:
 def products() -> list[Case]:
     """Plain products beside the library's of either instruction and cuBLAS."""
     out = []
-    for M, N, K in ((4096, 4096, 4096), (2048, 8192, 4096), (512, 4096, 4096), (64, 4096, 4096)):
+    shapes = [(4096, 4096, 4096), (2048, 8192, 4096), (512, 4096, 4096), (64, 4096, 4096), (12288, 3072, 768)]
+    for M, N, K in (*shapes, (1000, 1000, 1000), (512, 2048, 2048)):
         m, k, n = plan.axes(m=gr.sym("M"), k=K, n=N)
         with plan.graph("product") as g:
             a, b = g.input("A", [m, k], gr.fp16), g.input("B", [n, k], gr.fp16)
@@ -100,6 +101,7 @@ def products() -> list[Case]:
         library = {"library, mma.sync": product(M, N, K, None), "library, wgmma": product(M, N, K, "NVIDIA H200")}
         spread = {**MMA, "copies.when": "between slices"}
         plans = {"planned, mma.sync": MMA, "planned, copies spread": spread, "planned, wgmma": WGMMA}
+        plans["planned, wgmma, a tile for each block"] = {**WGMMA, "cluster": "none", "blocks": "a tile"}
         out.append(Case(f"product {M}x{N}x{K}", g, lambda x: x["A"] @ x["B"].T, {"m": M}, plans, library))
     m, k, n = plan.axes(m=gr.sym("M"), k=4096, n=4096)
     with plan.graph("linear_gelu") as g:

@@ -7,7 +7,6 @@ import importlib.util
 import json
 import math
 import os
-import secrets
 import tempfile
 import time
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphene import _core
+from graphene.archive import write_atomically
 from graphene.errors import SelectError
 from graphene.kernel import Kernel
 from graphene.launches import Launch, Launches, check_launches
@@ -176,9 +176,7 @@ class Plan:
         name = f"{self.graph.name}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         path = folder / f"{name}.py"
         if not path.exists():
-            new = path.with_suffix(f".{secrets.token_hex(8)}.new")  # of this thread alone
-            new.write_text(text, encoding="utf-8")
-            new.replace(path)
+            write_atomically(path, text.encode())  # threads may plan the same graph at once
         spec = importlib.util.spec_from_file_location(f"graphene_plans_{name}", path)
         assert spec is not None
         assert spec.loader is not None

@@ -91,13 +91,16 @@ def factors_of(form: ProductForm) -> set[int]:
 
 def _computed_registers(form: ProductForm, tile: ProductTile) -> int:
     """Registers for rows of which something is computed: elements, statistics, factors of all of a step."""
-    matrices = tile.m // tile.warps[0] // 16
+    of_rows, of_factors = _computed_of(form)
+    return tile.m // tile.warps[0] // 16 * of_rows + of_factors * tile.k // SLICE
+
+
+@functools.lru_cache(64)
+def _computed_of(form: ProductForm) -> tuple[int, int]:
+    """Registers for 16 rows of which something is computed, and for factors along 16 of k."""
     computed = {d.left.number for d in form.dots if d.left.op != "input"}
     statistics = sum(s.side == "left" for s in form.statistics)
-    return (
-        matrices * (COMPUTED * len(computed) + STATISTIC * statistics)
-        + FACTORS * len(factors_of(form)) * tile.k // SLICE
-    )
+    return COMPUTED * len(computed) + STATISTIC * statistics, FACTORS * len(factors_of(form))
 
 
 @functools.lru_cache(8192)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from dataclasses import replace
@@ -72,6 +73,12 @@ def _line_bytes(shape: tuple[int, int]) -> float:
 
 def result_clocks(form: ProductForm, tile: ProductTile) -> float:
     """What a block computes of its sums, while nothing is multiplied."""
+    return tile.m * tile.n * _of_a_result(form) / 128
+
+
+@functools.lru_cache(64)
+def _of_a_result(form: ProductForm) -> float:
+    """Instructions of an element of the result, behind its products."""
     known = form.known()
     seen: dict[int, float] = {}
 
@@ -82,17 +89,22 @@ def result_clocks(form: ProductForm, tile: ProductTile) -> float:
                 visit(a)
 
     visit(form.result)
-    return tile.m * tile.n * sum(seen.values()) / 128
+    return sum(seen.values())
 
 
 def warp_clocks(form: ProductForm, tile: ProductTile) -> float:
     """What a step takes a warp that nothing else keeps waiting."""
-    computed = len({d.left.number for d in form.dots if d.left.op != "input"})
-    computed += sum(s.side == "left" for s in form.statistics)
     each = tile.m // tile.warps[0] * tile.k / 32
-    elements = (computed + len(factors_of(form)) / 2) * each * ELEMENT_CLOCKS
+    elements = _computed(form) * each * ELEMENT_CLOCKS
     copies = copies_of(form, tile.m, tile.n, tile.k) / tile.threads
     return tile.k / SLICE * CHAIN_CLOCKS + copies * COPY_CLOCKS + elements + WAIT_CLOCKS
+
+
+@functools.lru_cache(64)
+def _computed(form: ProductForm) -> float:
+    """Elements that are computed of each one of the left operand: operands, statistics, and half for each factor."""
+    computed = len({d.left.number for d in form.dots if d.left.op != "input"})
+    return computed + sum(s.side == "left" for s in form.statistics) + len(factors_of(form)) / 2
 
 
 def estimate(
@@ -110,16 +122,17 @@ def estimate(
     (down, across), e = tile.warps, 2
     blocks = up(rows, tile.m) * up(columns, tile.n) * batch
     steps = up(k, tile.k)
-    loads = sum(math.prod(shape_of(form, s, tile)) for s in form.staged) * e
-    reads = sum((across if s.side == "left" else down if s.across is form.columns else down * across)
-                * math.prod(shape_of(form, s, tile)) for s in form.staged) * e  # fmt: skip
+    shapes = [(s, shape_of(form, s, tile)) for s in form.staged]
+    loads = sum(a * b for _, (a, b) in shapes) * e
+    reads = sum((across if s.side == "left" else down if s.across is form.columns else down * across) * a * b
+                for s, (a, b) in shapes) * e  # fmt: skip
     wide = [tile.n if d.columns is form.columns else across * columns_of(form, d.columns, tile) for d in form.dots]
     flops = 2 * tile.m * tile.k * sum(wide)
     products = flops / device.flops_per_clock
     gathered = sum(math.prod(shape_of(form, s, tile)) for s in form.inputs("left")) * e if form.gather else 0
     on_chip = (reads + loads + (GATHERED - 1) * gathered) / 128
     filled = min(1.0, rows / tile.m)  # of a tile's rows; what lies behind them is not read
-    from_l2 = sum(_line_bytes(shape_of(form, s, tile)) * (filled if s.side == "left" else 1.0) for s in form.staged)
+    from_l2 = sum(_line_bytes(shape) * (filled if s.side == "left" else 1.0) for s, shape in shapes)
     from_l2 /= device.l2_bytes
     found = occupancy(
         device.arch, tile.threads, stage_bytes(form, tile) * tile.stages, min(registers(form, tile), REGISTERS)

@@ -69,6 +69,16 @@ class Tiled(Placed):
     spread: bool = False  # copies of a step start between the products of its slices
     squares: set[int] = field(default_factory=set)  # statistics that products compute: sums of squares
 
+    @property
+    def small_rows(self) -> int:
+        """Whole tiles of rows of a small problem."""
+        return 1
+
+    @property
+    def small_steps(self) -> int:
+        """Steps of k of a small problem, with which every stage is filled again."""
+        return self.ahead + 1
+
     def inputs(self) -> list[Any]:
         """The inputs that the result depends on, in the order of the graph."""
         found = [v for v in self.form.result.walk() if v.op == "input"]
@@ -81,13 +91,14 @@ class Tiled(Placed):
         """
         f, t = self.form, self.tile
         tiles = {f.rows.number: t.m, f.columns.number: t.n, f.k.number: t.k}
-        most = {f.rows.number: 1, f.columns.number: 1, f.k.number: self.ahead + 1}
+        most = {f.rows.number: self.small_rows, f.columns.number: 1, f.k.number: self.small_steps}
         fixed: dict[str, int] = {}
         free: dict[str, int] = {}
         for a in {a.number: a for v in f.result.walk() for a in v.axes}.values():
             tile = tiles.get(a.number)
             if a.size is None:
-                free[a.symbol] = (tile or 1) + (8 if self.contiguous(a) else 5) if tile else 2
+                whole = self.small_rows if a is f.rows else 1
+                free[a.symbol] = whole * tile + (8 if self.contiguous(a) else 5) if tile else 2
             elif tile is not None:
                 whole = most[a.number] * tile
                 fixed[a.symbol] = a.size if a.size <= whole + tile else whole + (a.size % tile or tile)

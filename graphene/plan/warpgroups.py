@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
+from graphene.plan import block_orders
+from graphene.plan.block_orders import ALONG_K, TURNS, BlockOrder, BlockWay
 from graphene.plan.product_tiles import ProductTile, shape_of, size_of
 from graphene.plan.product_time import moved_bytes, result_clocks
 from graphene.plan.products import Shared, Tiled, place, shared_name
@@ -48,15 +50,27 @@ FLOPS_PER_CLOCK = 3286.0  # of a multiprocessor, as cuBLAS reaches with 4096^3 o
 class WarpgroupTiled(Tiled):
     """What the text of such a kernel needs: ``tile.warps`` are those that multiply."""
 
+    order: BlockOrder = field(default_factory=BlockOrder)
+
     @property
     def registers(self) -> tuple[int, int]:
         """Those of a thread that copies, and of one that multiplies, where several warpgroups do."""
         return {2: (40, 232), 3: (32, 160)}[self.consumers]
 
     @property
+    def small_rows(self) -> int:
+        """Whole tiles of rows of a small problem: each of the simulator's four blocks has several."""
+        return 6 if self.order.persistent else 1
+
+    @property
+    def small_steps(self) -> int:
+        """Steps of k of a small problem: of both blocks that cut k."""
+        return (2 if self.order.cluster == ALONG_K else 1) * (self.ahead + 1)
+
+    @property
     def consumers(self) -> int:
         """Warpgroups that multiply."""
-        return self.tile.m // GROUP_ROWS
+        return 2 if self.order.turns else self.tile.m // GROUP_ROWS
 
 
 def why_not(form: ProductForm, device: Device, stored: bool = True) -> str:
@@ -117,9 +131,9 @@ def shared_bytes(form: ProductForm, tile: ProductTile, stored: bool = True) -> i
     return ring + tile.m * PIECE * 2 * stored
 
 
-def refused(form: ProductForm, tile: ProductTile, device: Device, stored: bool = True) -> str:
-    """Why a tile cannot be used; empty if it can."""
-    if (need := shared_bytes(form, tile, stored) + 1024) > device.shared_bytes:
+def refused(form: ProductForm, tile: ProductTile, device: Device, stored: bool = True, more_bytes: int = 0) -> str:
+    """Why a tile cannot be used; empty if it can. ``more_bytes``: of shared memory, beside stages and a piece."""
+    if (need := shared_bytes(form, tile, stored) + more_bytes + 1024) > device.shared_bytes:
         return f"{need} bytes of shared memory, at most {device.shared_bytes}"
     most = SUMS[tile.m // GROUP_ROWS]
     if (need := len(form.dots) * GROUP_ROWS * tile.n // 128) > most:
@@ -165,14 +179,26 @@ def take_tile(d: Decisions, found: dict[ProductTile, str | tuple[float, str]]) -
 
 def decide(d: Decisions, form: ProductForm, sizes: dict[str, int], device: Device) -> WarpgroupTiled:
     """Makes every decision. Raises SelectError PLAN_NONE, PLAN_PIN."""
-    tile, us, bound = choose_tile(d, form, sizes, device)
+
+    def fits(tile: ProductTile, way: BlockWay) -> str:
+        more = block_orders.share_bytes(tile) if way.cluster == ALONG_K else 0
+        more += GROUP_ROWS * PIECE * 2 if way.blocks == TURNS else 0  # a piece of the other warpgroup
+        return refused(form, tile, device, more_bytes=more)
+
+    order, found = block_orders.choose(d, form, sizes, device, fits)
+    tile, us, bound = choose_tile(d, form, sizes, device) if order.alone else take_tile(d, found)
+    order = block_orders.grouped(d, order, tile, form, sizes)
     kind = "bf16" if str(form.dtype) == "bf16" else "f16"
-    t = WarpgroupTiled(form, tile, f"wgmma.m64n{tile.n}k16.f32.{kind}", expected_us=us, bound=bound)
+    t = WarpgroupTiled(form, tile, f"wgmma.m64n{tile.n}k16.f32.{kind}", expected_us=us, bound=bound, order=order)
     d.put("result.through", "shared", f"pieces of {PIECE} columns, which TMA stores")
     stage(d, t)
     swizzle = gr.swizzle(PIECE, form.output.dtype)
     d.put("sResult.swizzle", str(swizzle), "lines of 128 bytes as stmatrix and TMA know them: 0 conflicts")
-    t.shared["sResult"] = Shared("sResult", (tile.m, PIECE), swizzle, tile.m * PIECE * 2, 1024)
+    rows = GROUP_ROWS * t.consumers
+    t.shared["sResult"] = Shared("sResult", (rows, PIECE), swizzle, rows * PIECE * 2, 1024)
+    if order.cluster == ALONG_K:
+        t.shared["share"] = Shared("share", (GROUP_ROWS, tile.n), None, block_orders.share_bytes(tile), 16)
+        d.put("share.layout", "pairs in the order of threads", "what the other block stores, and this one adds")
     for v in form.beside():
         d.put(f"{v.name}.where", "registers", "each thread reads the elements that its sums meet")
     hand_over(d, t)
