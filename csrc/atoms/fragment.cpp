@@ -163,17 +163,16 @@ FragmentRegisters fragment_registers(const ir::Tensor& view, const OperandInstan
     return out;
   }
 
-  // Offset in the view of each element of the tile.
-  std::vector<std::int64_t> delta(static_cast<std::size_t>(operand.tile_size));
-  for (std::int64_t e = 0; e < operand.tile_size; ++e) {
-    std::int64_t rest = e;
-    std::int64_t sum = 0;
-    for (std::size_t x = 0; x < operand.extents.size(); ++x) {
-      const auto d = static_cast<std::size_t>(std::find(dims.begin(), dims.end(), static_cast<int>(x)) - dims.begin());
-      sum += layout[d](rest % operand.extents[x]);
-      rest /= operand.extents[x];
+  // Offset in the view of each element of the tile: the sum of what its coordinate along each axis adds.
+  std::vector<std::int64_t> delta(1, 0);
+  delta.reserve(static_cast<std::size_t>(operand.tile_size));
+  for (std::size_t x = 0; x < operand.extents.size(); ++x) {
+    const auto d = static_cast<std::size_t>(std::find(dims.begin(), dims.end(), static_cast<int>(x)) - dims.begin());
+    const std::size_t before = delta.size();
+    for (std::int64_t i = 1; i < operand.extents[x]; ++i) {
+      const std::int64_t step = layout[d](i);
+      for (std::size_t e = 0; e < before; ++e) delta.push_back(delta[e] + step);
     }
-    delta[static_cast<std::size_t>(e)] = sum;
   }
 
   const FlatLayout thread = flatten(f.tv.mode(0));
@@ -228,11 +227,17 @@ FragmentRegisters fragment_registers(const ir::Tensor& view, const OperandInstan
   start -= stage * elements;
 
   const std::int64_t n_values = value.size();
+  std::vector<std::int64_t> of_value(static_cast<std::size_t>(n_values));
+  for (std::int64_t r = 0; r < n_values; ++r) of_value[static_cast<std::size_t>(r)] = value(r);
+  std::vector<std::int64_t> of_lane(static_cast<std::size_t>(threads));
+  for (std::int64_t t = 0; t < threads; ++t) of_lane[static_cast<std::size_t>(t)] = operand.tv_thread(t);
   out.registers.resize(static_cast<std::size_t>(operand.values));
   for (int v = 0; v < operand.values; ++v) {
-    const std::int64_t wanted = start + delta[static_cast<std::size_t>(operand.element(0, v))] - of_thread[0];
+    const std::int64_t of_register = operand.tv_value(v);
+    const std::int64_t wanted = start + delta[static_cast<std::size_t>(of_lane[0] + of_register)] - of_thread[0];
     for (std::int64_t t = 1; t < threads; ++t) {
-      const std::int64_t element = start + delta[static_cast<std::size_t>(operand.element(t, v))];
+      const std::int64_t at = of_lane[static_cast<std::size_t>(t)] + of_register;
+      const std::int64_t element = start + delta[static_cast<std::size_t>(at)];
       if (element - of_thread[static_cast<std::size_t>(t)] != wanted) {
         out.mismatch = "want TV layout " + operand.tv.str() + " on the tile, got a fragment <" + f.label +
                        ">: thread " + std::to_string(t) + " does not hold element " +
@@ -241,8 +246,7 @@ FragmentRegisters fragment_registers(const ir::Tensor& view, const OperandInstan
         return out;
       }
     }
-    std::int64_t r = 0;
-    while (r < n_values && value(r) != wanted) ++r;
+    const std::int64_t r = std::find(of_value.begin(), of_value.end(), wanted) - of_value.begin();
     if (r == n_values) {
       if (!out.error.empty()) return out;  // its start is unknown
       out.mismatch = "want TV layout " + operand.tv.str() + " on the tile, got a fragment <" + f.label +

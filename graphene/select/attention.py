@@ -23,32 +23,33 @@ from graphene.select.sm90_time import has_wgmma
 if TYPE_CHECKING:
     from graphene.select.device import Device
 
-IN_STEP = 1.03  # time of a tile where blocks share the keys of a head, to that where one has all of them
-FEW_STEPS = 16  # up to which consumers of dK take no turns (heads of 64), and blocks of dQ have several tiles
-ONE_TILE = 64  # keys of a step of small blocks
-WIDER = 80  # the same where registers still leave room for four blocks: heads of up to 64, no gradient
-NARROWER = 48  # of packed sequences, whose last tiles are then less empty; five blocks have room
-LONG_MASKS = 1024  # keys from which on a forward pass for a gradient takes masks of keys by wgmma, heads of up to 64
+# The factor of a tile's time where several blocks share the keys of a head, compared with one block that has them all.
+IN_STEP = 1.03
+# Up to this number of steps, consumers of dK take no turns (heads of 64), and blocks of dQ have several tiles.
+FEW_STEPS = 16
+# Keys of a step of small blocks. WIDER: where registers still leave room for four blocks, which they do for heads of up
+# to 64 without a gradient. NARROWER: for packed sequences, whose last tiles are then less empty; five blocks have room.
+ONE_TILE, WIDER, NARROWER = 64, 80, 48
+# From this number of keys on, wgmma computes forward passes for a gradient with masks of keys, for heads of up to 64.
+LONG_MASKS = 1024
 
-# Of forward passes by wgmma, in ns, fitted to 11 sizes with heads of 64 on an H200, most of them within 6%.
-PERSISTENT_NS = {2: (690.0, 9.11), 3: (920.0, 11.62)}  # by consumers: of a tile of queries, and of a key more
-UNEVEN_NS = (350.0, 4.23)  # of 64 queries, and of a key more
-SMALL_NS = {
-    48: (200.0, 4.86),
-    64: (250.0, 4.63),
-    80: (250.0, 4.38),
-}  # by keys of a step: the share of 64 queries of a multiprocessor's time
+# The time of forward passes by wgmma, in ns, fitted to 11 sizes with heads of 64 on an H200, most within 6%.
+# A pair is the time of a tile of queries without keys, and what each key adds.
+PERSISTENT_NS = {2: (690.0, 9.11), 3: (920.0, 11.62)}  # by the number of consumers
+UNEVEN_NS = (350.0, 4.23)  # of 64 queries, where consumers have uneven tiles
+SMALL_NS = {48: (200.0, 4.86), 64: (250.0, 4.63), 80: (250.0, 4.38)}  # of 64 queries, by the keys of a step
 START_NS, SMALL_START_NS = 9000.0, 8000.0  # from a launch to the first products, and from the last ones to the end
-IN_LINE_NS, BESIDE = 500.0, 4  # of each of as many small blocks as run beside each other
-ENDS = {2: 1.1, 3: 1.15}  # of causal rows: tiles that cross the diagonal, and work that does not even out
+IN_LINE_NS, BESIDE = 500.0, 4  # BESIDE small blocks share a multiprocessor, and each adds IN_LINE_NS
+# By consumers, the factor of causal rows' time: tiles cross the diagonal, and work does not even out.
+ENDS = {2: 1.1, 3: 1.15}
 SHORT = 16  # with at most this many queries, the heads of a group are rows of one block
 
-# Of the kernel for few queries on sm_90a, as measured on an H200.
-RING_BYTES = 96 << 10  # two blocks run on a multiprocessor
+# The kernel for few queries on sm_90a, as measured on an H200.
+RING_BYTES = 96 << 10  # of the ring of tiles, so that two blocks run on a multiprocessor
 FILLED, MOST_FILLED = 0.9, 1.1  # blocks for each multiprocessor: more of them at once are slower
-LONG = 32  # steps of a block from which on they are twice as long
+LONG = 32  # from this number of steps of a block on, each step takes twice as long
 BLOCK_RATE = 60.0  # the most bytes that a block loads in a nanosecond
-PARTS_NS, PART_NS = 2000.0, 100.0  # of the kernel that puts parts together
+PARTS_NS, PART_NS = 2000.0, 100.0  # the kernel that puts parts together takes this, and this for each part
 PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 __all__ = ["avoid", "forget", "slower"]
 
-SPILLED = 2.0  # times as long a tile is expected to take that spills; no spilling tile of a benchmark was so slow
+SPILLED = 2.0  # the factor of a spilling tile's expected time; no spilling tile of a benchmark was as slow
 
 _spilled: set[tuple[object, ...]] = set()
 
 
 def avoid(kernel: Kernel) -> bool:
-    """Remembers that a product's kernel spills; False if that is known, or if it is no kernel of a tile."""
+    """Remembers that a product's kernel spills. False if that was known, or the kernel has no tile to avoid."""
     of = product_of(kernel)
     if of is None or (key := _key(*of, of[1].pad, of[1].split_k)) in _spilled:
         return False
@@ -41,5 +41,5 @@ def slower(p: GemmProblem, t: GemmTile, pad: tuple[bool, bool], split_k: int) ->
 
 
 def _key(p: GemmProblem, t: GemmTile, pad: tuple[bool, bool], split_k: int) -> tuple[object, ...]:
-    """What a kernel's registers depend on: neither on sizes, nor on how many stages there are, nor their order."""
+    """What a kernel's registers depend on, which excludes sizes, the number of stages and the order of tiles."""
     return p.form, t.kernel, t.tile, t.warps, t.cluster, t.turns, t.terms_in_stages, pad, split_k > 1

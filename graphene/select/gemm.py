@@ -240,8 +240,8 @@ def _expected(p: GemmProblem, device: Device) -> Iterator[tuple[float, Callable[
 def choose(p: GemmProblem, device: Device) -> GemmTile:
     """The tile of the record of a product's shape class on a device, else the estimated one (`best_known`).
 
-    Without a record of the product with its terms that with another activation is taken, and else that of the product
-    alone. A tile that is known to spill (`graphene.select.avoided`) is passed over.
+    Without a record of the product with its terms, the record with another activation is taken, or else that of the
+    product without terms. A tile that is known to spill (`graphene.select.avoided`) is passed over.
     """
     alone = replace(p, activation=None, epilogue=None, residual=False, beta=False) if _scaled_integers(p) else p.plain
     of = p if _scaled_integers(p) else alone
@@ -263,7 +263,7 @@ def _suits(c: GemmTile, estimated: GemmTile, p: GemmProblem, device: Device) -> 
     """Whether the model expects a record's tile, which serves a class of sizes, to serve these sizes.
 
     It does not if the tile takes a tenth longer than the estimated one, for example for a last wave with few blocks.
-    The model of gemm_sm90 is closer: there it is a fiftieth.
+    For gemm_sm90, whose model is closer, a fiftieth is enough.
     """
     expected, other = _predict(_fitted(c, p, device), p, device), _predict(estimated, p, device)
     within = 1.02 if c.kernel == "gemm_sm90" else 1.1

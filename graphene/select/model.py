@@ -128,7 +128,7 @@ class MeasuredTile:
 
     @property
     def straddling(self) -> float:
-        """How many times longer it takes if an operand's lines begin in the middle of the caches' lines."""
+        """The factor of the time if an operand's lines begin in the middle of the caches' lines."""
         return 1.6 if min(self.rows, self.columns) <= 64 else 1.15
 
     def block_us(self, k: int, slower: float) -> Callable[[int], float]:
@@ -196,15 +196,15 @@ def parts_us(elements: int, split_k: int, device: Device) -> float:
 def copies_spill(rows: int, columns: int, line_bytes: int, warps: tuple[int, int], narrowest: int) -> bool:
     """Whether the copies that a thread makes, of `narrowest` bytes each, leave too few registers for its sums.
 
-    Each copy has an address and a predicate. Of those compiled for sm_90a, 72 sums spill beside 36 copies, but 64 do
-    not beside 48, nor 128 beside 32.
+    Each copy has an address and a predicate. Of kernels compiled for sm_90a, one with 72 sums and 36 copies spills. One
+    with 64 sums and 48 copies does not, and neither does one with 128 and 32.
     """
     threads = 32 * warps[0] * warps[1]
     return rows * columns >= 72 * threads and (rows + columns) * line_bytes >= 36 * narrowest * threads
 
 
 def splits(M: int, N: int, K: int, batch: int, rows: int, columns: int, k_tile: int, sms: int) -> list[int]:
-    """The numbers of parts in which k may be summed: parts of four steps or more, up to 16, for few blocks more."""
+    """The numbers of parts in which k may be summed: up to 16, or more for few blocks; each has at least four steps."""
     blocks = -(-M // rows) * -(-N // columns) * batch
     most = max(1, min(K // (4 * k_tile), MOST_BLOCKS_YZ // max(batch, 1)))
     return [s for s in SPLITS if s <= most and (s <= 16 or blocks * s <= 2 * sms)]

@@ -20,7 +20,7 @@ __all__ = ["select_cell"]
 # Rows, columns of the product, consumers, turns.
 TILES = ((256, 128, 2, False), (128, 128, 2, True), (128, 128, 2, False), (64, 128, 1, False), (64, 64, 1, False))
 STAGES = 10  # more were not faster
-FEW_ROWS = 64  # below, a tile is not full
+FEW_ROWS = 64  # with fewer, a tile is not full
 
 
 def _by_wgmma(M: int, N: int, c: CellSm90Config, device: Device) -> CellSm90Config | None:
@@ -30,13 +30,13 @@ def _by_wgmma(M: int, N: int, c: CellSm90Config, device: Device) -> CellSm90Conf
     found = []
     for rows, columns, consumers, turns in TILES:
         units = columns // c.gates
-        if c.gates == 4 and (N % units or rows > 128):  # its states take long, which turns hide
+        if c.gates == 4 and (N % units or rows > 128):  # the states of a cell of four gates take long, which turns hide
             continue
         tiles = -(-M // rows) * -(-N // units)
         rounds = -(-tiles // device.sm_count)
         if turns and rounds == 1:  # the second consumer would have nothing to do
             continue
-        # What a tile costs beside its products: operands of smaller ones are read more often.
+        # Beside its products, each tile costs a start, and smaller tiles read their operands more often.
         work = rounds * (rows * columns + 2048 + 24 * (rows + columns))
         tile = replace(c, tile=(rows, units), consumers=consumers, turns=turns, stages=0)
         one = replace(tile, stages=1).shared_bytes - tile.shared_bytes

@@ -63,7 +63,7 @@ __all__ = [
 ]
 
 IN_FLIGHT_BYTES = 32 << 10  # loads of a multiprocessor that keep its share of memory busy
-LONG_BITS = 40 << 13  # of a row whose loss wants other threads than its gradient: 40 KiB
+LONG_BITS = 40 << 13  # 40 KiB: for longer rows, the loss has other threads than its gradient
 BLOCK_US, VECTOR_US = 1.5, 0.1  # time of a block, and for each vector of a thread
 
 

@@ -27,74 +27,73 @@ if TYPE_CHECKING:
 __all__ = ["alone", "candidates", "has_wgmma", "impossible", "product_us", "refused", "serves", "staged", "tiles_for",
            "with_terms_in_stages"]  # fmt: skip
 
-LINE_BITS = 1024  # of k in a step: lines of 128 bytes
-EIGHT = 8  # of columns an instruction has any multiple
-FEW_COLUMNS = 8  # of tiles, all of which follow one another
-FEW = 512  # rows or columns, of which tiles cover no more than they must
+LINE_BITS = 1024  # a step takes a line of 128 bytes along k
+EIGHT = 8  # the number of columns of an instruction is a multiple of this
+FEW_COLUMNS = 8  # with so few columns of tiles, all tiles of a row follow one another
+FEW = 512  # with at most this many rows or columns, tiles reach past their end no farther than they must
 LEAST = 16 * 64  # results of the smallest tile
 STAGES = 12  # more were not faster
 
-# Tensor cores: a k of a tile of 128x128, in nanoseconds, when they are always busy, and factors of that time.
-SWAPPED = 1.002  # operands have changed places, and two consumers share a tile
-SWAPPED_ALONE = 0.998  # likewise, and one multiplies
-TENSOR_NS = 5.83  # of 16-bit operands; of bytes half of it
-COOL = 0.75  # if they are mostly idle, since clocks are higher then
-HALF_WARM_US = 37.9  # the time of a product's work at which the clock is halfway between the two
-WORK_PER_US = 650e6  # operations of all tensor cores, by which this time is counted
-LINES = 0.421  # more for as many more lines of operands, for the same products, as a tile of 128x128 has
-NARROW = 39.6  # columns: narrower instructions take as long
-NARROW_SHARED = 15.2  # likewise, if two consumers share a tile
-INSTRUCTION = 0.0575  # more for an instruction of 128 columns than for one of 256, which reads less shared memory
-ONE_CONSUMER = 1.039  # nobody else multiplies
+# Tensor cores. TENSOR_NS is the time of one k of a tile of 128x128 whose operands have 16 bits, while tensor cores are
+# always busy; operands of bytes take half of it. The other numbers are factors of that time where nothing else is said.
+TENSOR_NS = 5.83
+SWAPPED = 1.002  # the operands have changed places, and two consumers share a tile
+SWAPPED_ALONE = 0.998  # the operands have changed places, and one consumer multiplies
+COOL = 0.75  # tensor cores are mostly idle, so that the clock is higher
+WORK_PER_US = 650e6  # operations of all tensor cores in a microsecond, for the time of a product's work
+HALF_WARM_US = 37.9  # at this time of a product's work the clock is halfway between cool and warm
+LINES = 0.421  # added for a tile that needs twice as many lines of operands for each result as one of 128x128
+NARROW = 39.6  # columns: an instruction with fewer takes as long as one with these
+NARROW_SHARED = 15.2  # the same, if two consumers share a tile
+INSTRUCTION = 0.0575  # added for instructions of 128 columns instead of 256, which read less shared memory
+ONE_CONSUMER = 1.039  # a block has one consumer
 SHARED_TILE = 1.048  # two consumers share a tile
-NARROW_IN_TURNS = 0.03  # columns up to 128 of consumers that take turns, in long runs, where power is the limit
-LONG_US = 100  # the time of a product's work at which half of that counts
-UNEVEN = 0.99  # widths that are not multiples of 64
-UNEVEN_NARROW = 1.008  # such widths below 128
-ACROSS_64 = 1.0  # lines of 64 elements of an operand of the instruction's columns that has no lines of k
-ACROSS_32 = 1.06  # lines of 32
-ACROSS_16 = 1.5  # lines of 16
-SHARED_OF_BYTES = 1.06  # likewise of bytes, beside that, in more than one round: nothing is multiplied between tiles
+NARROW_IN_TURNS = 0.03  # added for up to 128 columns of consumers that take turns, in long runs, limited by power
+LONG_US = 100  # at this time of a product's work half of NARROW_IN_TURNS counts
+UNEVEN = 0.99  # widths above 128 that are not multiples of 64
+UNEVEN_NARROW = 1.008  # widths between 64 and 128
+# The operand that gives the instruction its columns lies across k, in lines of 64, 32 or 16 elements.
+ACROSS_64, ACROSS_32, ACROSS_16 = 1.0, 1.06, 1.5
+SHARED_OF_BYTES = 1.06  # two consumers share tiles of bytes in several rounds: nothing is multiplied between tiles
 PROMOTED = 1.1  # sums of fp8 are added up in fp32 while the other consumer multiplies
-PROMOTED_ALONE = 1.6  # likewise, while nothing is multiplied
-CLUSTERS = 1.06  # barriers of clusters
-CLUSTERS_OF_LARGE = 0.992  # likewise where operands are many times the L2 cache
+PROMOTED_ALONE = 1.6  # sums of fp8 are added up in fp32 while nothing is multiplied
+CLUSTERS = 1.06  # blocks of a cluster wait for each other
+CLUSTERS_OF_LARGE = 0.992  # the same, with operands of LARGE_BYTES, many times what the L2 cache holds
 LARGE_BYTES = 250e6
-CLUSTER_US = 0.666  # clusters are launched
+CLUSTER_US = 0.666  # the time to launch clusters
 STEP_US = 0.15  # the least time of a step
 
 # The L2 cache and memory.
 L2 = 1.64  # what TMA reads, as a multiple of Device.l2_bytes
-NARROW_BOXES = 1.27  # boxes of narrower lines take this power of the ratio as long
-STRADDLING = 1.73  # more of the time of lines, for the share of those that begin in the middle of the cache's lines
+NARROW_BOXES = 1.27  # boxes whose lines are n times narrower than 128 bytes take n to this power as long
+STRADDLING = 1.73  # added to the time of lines that begin in the middle of the cache's lines
 THROUGH_L2 = 0.39  # the share of memory's time for which reading again from the L2 cache waits
-READS = 0.0756  # the share of its time that does not run beside the products
+READS = 0.0756  # the share of the L2 cache's time that does not run beside the products
 MEMORY = 1.06  # what is read from memory, as a multiple of Device.memory_rate
-ALONE = 0.125  # the share of memory's time, or of the rest's if that is shorter, that does not run beside the other
-LINE_NS = 0.842  # a line of a box of up to 128 bytes, which a multiprocessor loads from the L2 cache
+ALONE = 0.125  # of memory's time and the rest's, the share of the shorter one that does not run beside the other
+LINE_NS = 0.842  # the time in which a multiprocessor loads a line of a box, up to 128 bytes, from the L2 cache
 OUTSIDE_PER_NS = 17.5  # lines of 128 bytes outside of a matrix that TMA fills with zeros, on the whole device
-LAST_ROUND = 0.201  # more of memory's time for as many blocks as the last round lacks, of all
-BESIDE_ZEROS = 0.493  # the share of that time that does not run beside the rest, likewise
+LAST_ROUND = 0.201  # added to memory's time, times the share of blocks that are missing in the last round
+BESIDE_ZEROS = 0.493  # as ALONE, of the time in which TMA fills with zeros
 
 # Before, between and after the loops over k.
 LAUNCH_US = 1.3  # the kernel before lets this one start early
-TURNS_US = 0.235  # a second consumer begins
-TAIL = 1.3  # of memory's time for the results of the last round
-TILE_US = 0.0723  # a tile begins
-SHARED_NARROW_US = 0.618  # two consumers share a tile of up to 64 columns of the instruction
-STORE_US = 0.29  # the store of a tile of 128x128 by two consumers, through shared memory and TMA, and factors of it:
-BY_THREADS = 2.65  # lines of C begin anywhere, or its elements have 32 bits
-ODD_LINES = 3.57  # pieces of uneven widths, and lines of C that begin in the middle of the caches' lines
-SWAPPED_DIRECT = 1.71  # operands have changed places, so that elements of 32 bits side by side are of several threads
-NARROW_STORE_US = 0.0429  # pieces of half the columns of a whole line
-WIDE_PIECE = 80  # columns of a piece: wider ones cost WIDE_PIECE_US more for a tile
-WIDE_PIECE_US = 0.341
-COMPUTED = 0.5  # more for an activation, for a residual, for C itself
-JOIN_US = 0.784  # clusters that cut k begin, and wait for each other's sums
-JOIN_SHARED_US = 2.49  # likewise, if two consumers share a tile
+TURNS_US = 0.235  # until a second consumer begins
+TAIL = 1.3  # factor of memory's time for the results of the last round
+TILE_US = 0.0723  # until a tile begins
+SHARED_NARROW_US = 0.618  # added if two consumers share a tile of up to 64 columns of the instruction
+STORE_US = 0.29  # the store of a tile of 128x128 by two consumers, through shared memory and TMA; factors of it follow
+BY_THREADS = 2.65  # threads store, because lines of C begin anywhere, or its elements have 32 bits
+ODD_LINES = 3.57  # pieces have uneven widths, and lines of C begin in the middle of the caches' lines
+SWAPPED_DIRECT = 1.71  # operands have changed places, so that neighbouring elements of 32 bits are of several threads
+COMPUTED = 0.5  # added for an activation, for a residual, and for C itself
+NARROW_STORE_US = 0.0429  # added for pieces that are half as wide as a line of the caches
+WIDE_PIECE, WIDE_PIECE_US = 80, 0.341  # pieces of more columns cost this more for a tile
+JOIN_US = 0.784  # blocks of a cluster that cuts k begin, and wait for each other's sums
+JOIN_SHARED_US = 2.49  # the same, if two consumers share a tile
 JOINED_US = 2.67  # the sums of a tile of 128x128 of one more block
-PARTS = 0.626  # parts are added up: the time of memory, as a share of that of gemm_sm80's parts
-SPLIT_US = 1.59  # the kernel that adds parts, which starts while the one before ends
+PARTS = 0.626  # the time of memory in which parts are added up, as a share of that of gemm_sm80's parts
+SPLIT_US = 1.59  # the kernel that adds parts, which starts while the kernel before it ends
 
 
 def has_wgmma(device: Device) -> bool:
@@ -147,9 +146,9 @@ def refused(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
 
 
 def spills(c: GemmTile, p: GemmProblem) -> str | None:
-    """Why registers for more than its sums would not be enough for a tile, in words; None if they are."""
+    """Why a tile's sums leave too few registers for the rest, in words; None if they leave enough."""
     s = _of(c, p)
-    held = s.rows * s.columns // 128  # promoted sums have no others beside them when they are stored
+    held = s.rows * s.columns // 128  # of promoted sums, too: only one set is left when they are stored
     batched, by_threads = p.batch is not None, p.align[2] < 16
     most = 128 if by_threads and (batched or p.residual or p.beta) else 160 if by_threads or batched else SUMS
     unchanged = p.out_dtype == p.sums and not p.computes  # all sums of a thread are stored at once
@@ -188,7 +187,7 @@ def product_us(
     k = up(up(p.k, c.tile[2]), split_k * s.cuts) * c.tile[2]
 
     area = s.block_rows * s.columns / 128**2
-    lines = (s.block_rows + s.columns) / area / 256  # for as many products, of those that a tile of 128x128 has
+    lines = (s.block_rows + s.columns) / area / 256  # for each result, relative to a tile of 128x128
     narrowest = NARROW_SHARED if max(c.warps) == 8 else NARROW
     wide = s.block_rows * max(s.columns, narrowest) / 128**2 * (1 + LINES * max(0.0, lines - 1))
     busy = p.m * p.n * p.k * item * count / WORK_PER_US
@@ -258,7 +257,7 @@ def product_us(
 
 
 def split_us(p: GemmProblem, split_k: int, device: Device) -> float:
-    """The time of the kernel that adds up parts of k, if there are some."""
+    """The time of the kernel that adds up parts of k; 0 for one part."""
     count = 1 if p.batch is None else p.batch
     return SPLIT_US + PARTS * model.parts_us(count * p.m * p.n, split_k, device) if split_k > 1 else 0.0
 
@@ -287,7 +286,7 @@ def _outside(along_k: bool, extent: int, outside: int, step: int) -> int:
 
 
 def _box_lines(h: Hopper) -> float:
-    """Lines of the boxes that a block loads for a step of k: along k, or along rows and columns, and narrower."""
+    """How many lines of boxes a block loads for a step of k. An operand that lies across k has narrower lines."""
     lines = 0.0
     for operand, extent, shares in ((h.left, h.block_rows, h.across), (h.right, h.columns, h.down)):
         boxes = 0.0 if operand.along_k else extent / next(n for n in (64, 32, 16) if extent % n == 0)
@@ -306,10 +305,10 @@ def memory_us(p: GemmProblem, device: Device, result_alone: bool = False) -> flo
 def _forms(
     few_rows: int, few_columns: int, steps: tuple[int, int], swap: bool
 ) -> Iterator[tuple[tuple[int, int], tuple[int, int], bool]]:
-    """Tiles, warps and turns; the first of equal ones is taken. Few rows or columns are cut into as few as fit.
+    """Yields a tile, its warps and whether consumers take turns; among equally fast ones the first is taken.
 
-    ``steps``: what divides these. ``swap``: uneven widths are rows of A, which has lines of k, rather than columns of
-    B, which has not.
+    Few rows or columns are cut into as few tiles as cover them; the tiles' sizes are multiples of ``steps``. ``swap``:
+    uneven widths are rows of A, which lies along k, rather than columns of B, which does not.
     """
     cut_rows, cut_columns = _cuts(few_rows, steps[0]), _cuts(few_columns, steps[1])
     yield from (((n, 64), (1, 4), False) for n in dict.fromkeys((*cut_rows, 128)))
@@ -337,7 +336,7 @@ def _steps(p: GemmProblem) -> tuple[int, int]:
 
 
 def _filling(p: GemmProblem, device: Device, line: int) -> Iterator[GemmTile]:
-    """Tiles of such widths that one round or two of blocks are as full as they can be."""
+    """Tiles whose widths make the last of a few rounds of blocks as full as possible."""
     count, uneven, steps = 1 if p.batch is None else p.batch, any(straddling(p)), _steps(p)
     for swapped in (False, True):
         whole, cut = (p.n, p.m) if swapped else (p.m, p.n)
@@ -356,7 +355,7 @@ def _filling(p: GemmProblem, device: Device, line: int) -> Iterator[GemmTile]:
 
 
 def _lines(s: Hopper, p: GemmProblem, pad: tuple[bool, bool]) -> tuple[float, float]:
-    """How many times as long the tiles of both operands are on their way as those whose lines are the caches' lines."""
+    """For both operands, by what factor loading a tile takes longer than if its lines were the caches' lines."""
     lengths = (p.k if p.order[0] == "T" else p.m, p.k if p.order[1] == "N" else p.n)
     item, out = TYPES[p.dtype].bits // 8, []
     for operand, rows in ((s.left, s.block_rows), (s.right, s.columns)):
@@ -365,13 +364,13 @@ def _lines(s: Hopper, p: GemmProblem, pad: tuple[bool, bool]) -> tuple[float, fl
         if not operand.along_k:
             width = next(n for n in (64, 32, 16) if rows % n == 0) * item
         begins = LINE_BYTES if pad[i] else gcd(lengths[i] * item, LINE_BYTES)
-        further = (width - min(width, begins)) / LINE_BYTES  # of the cache's lines, beside the first
+        further = (width - min(width, begins)) / LINE_BYTES  # what a line has in the cache's second line
         out.append((LINE_BYTES / width) ** NARROW_BOXES * (1 + STRADDLING * further))
     return out[0], out[1]
 
 
 def straddling(p: GemmProblem, pad: tuple[bool, bool] = (False, False)) -> tuple[bool, bool]:
-    """Of which operands lines begin in the middle of the caches' lines."""
+    """Whether lines of A, and of B, begin in the middle of the caches' lines."""
     lengths = (p.k if p.order[0] == "T" else p.m, p.k if p.order[1] == "N" else p.n)
     item = TYPES[p.dtype].bits // 8
     a, b = (x * item % LINE_BYTES > 0 and not padded for x, padded in zip(lengths, pad, strict=True))

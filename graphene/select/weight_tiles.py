@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 __all__ = ["estimated_us", "select_weights", "usual_weights"]
 
-SHARED_OF_SM = 228 * 1024  # of which blocks share what they do not use
-RESERVED_BYTES = 1024  # of shared memory for each block
-REGISTERS_OF_SM, REGISTERS = 65536, 128  # of a thread, about
+SHARED_OF_SM = 228 * 1024  # bytes of shared memory of a multiprocessor, for all of its blocks
+RESERVED_BYTES = 1024  # of shared memory, beside what a block asks for
+REGISTERS_OF_SM, REGISTERS = 65536, 128  # of a multiprocessor; about as many as a thread has
 THREADS_OF_SM = 2048
 # Tiles of 16 rows of a warp, warps along rows and k, and the most stages. The first is the usual one.
 SHAPES = (
     (2, (1, 4), 4), (2, (1, 8), 4), (1, (2, 4), 4), (2, (2, 4), 3), (1, (4, 2), 4), (2, (4, 2), 4), (1, (4, 1), 6),
 )  # fmt: skip
-# The estimate, fitted to 224 figures of an H200 (int4 and fp8; 1, 16 and 64 tokens), of which it is 12% off in the
-# mean of squares. Microseconds of a launch, of a block's beginning, of a cluster for each of its blocks, and of the end
-# for each 1000 sums of the block's warps.
+# The estimate is fitted to 224 figures of an H200 (int4 and fp8; 1, 16 and 64 tokens). Its error is 12%, as the root of
+# the mean square. The first numbers are microseconds: of a launch, of a block's beginning, of each block of a cluster,
+# and of the end for each 1000 sums of the block's warps.
 LAUNCH_US, BLOCK_US, CLUSTER_US, SUMS_US = 3.1, 2.4, 1.1, 3.9
-LATENCY_US = 1.4  # until a copy has come
-ISSUED = 0.63  # of a scheduler's cycles
-OF_STAGE, OF_WORD, OF_PRODUCT = 105, 8.5, 0.8  # instructions of a warp
-OF_ACTIVATIONS = 0.4  # the time of a byte that the L2 cache has, in that of one from memory
-REACHED = 1.08  # of the bandwidth that a device has
+LATENCY_US = 1.4  # from the start of a copy to its arrival
+ISSUED = 0.63  # the share of a scheduler's cycles in which it issues an instruction
+OF_STAGE, OF_WORD, OF_PRODUCT = 105, 8.5, 0.8  # instructions of a warp for a stage, a word of weights and a product
+OF_ACTIVATIONS = 0.4  # the time of a byte from the L2 cache, relative to that of a byte from memory
+REACHED = 1.08  # the share of Device.dram_bytes that is reached
 
 
 def select_weights(
@@ -84,8 +84,8 @@ def select_weights(
 def estimated_us(c: WeightsConfig, cluster: int, M: int, N: int, K: int, device: Device) -> float:
     """The microseconds of a product on a configuration, with `cluster` blocks in a cluster: an estimate for choosing.
 
-    A multiprocessor's blocks are as many as the fullest one has. Of a block's time the longer counts of its
-    instructions and its bytes, and all blocks take no less than the copies that are on their way at once allow.
+    What counts is the multiprocessor with the most blocks. Each of them takes as long as its instructions or its bytes,
+    whichever is longer. Together they take at least as long as the number of copies that may be on their way allows.
     """
     threads = 32 * c.warps[0] * c.warps[1]
     at_once = min(
@@ -93,11 +93,11 @@ def estimated_us(c: WeightsConfig, cluster: int, M: int, N: int, K: int, device:
         THREADS_OF_SM // threads,
     )  # fmt: skip
     blocks = -(-max(N, 1) // c.rows) * -(-max(M, 1) // (TOKENS * c.tokens)) * cluster
-    each = -(-blocks // device.sm_count)  # of the fullest multiprocessor
+    each = -(-blocks // device.sm_count)  # blocks of the fullest multiprocessor
     together = max(min(each, at_once), 1)
     stages = math.ceil(math.ceil(K / c.depth) / cluster)
     weights, activations = c.rows * c.depth * c.bits / 8, TOKENS * c.tokens * c.depth * 2
-    clock = device.clock_ghz * 1e3  # in a microsecond
+    clock = device.clock_ghz * 1e3  # cycles in a microsecond
     instructions = OF_STAGE + OF_WORD * c.tiles * 2 * c.words + OF_PRODUCT * TOKENS * c.tiles * c.tokens
     issue_us = stages * c.warps[0] * c.warps[1] * instructions / (4 * ISSUED * clock)
     bytes_a_us = device.dram_bytes * REACHED * clock

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["QUERIES", "GradientSm90", "attention_gradient_sm90"]
 
-QUERIES, KEYS = 64, 128  # of a step and of a tile of keys
+QUERIES, KEYS = 64, 128  # queries of a step, and keys of a tile
 REGISTERS = {64: (40, 232), 128: (24, 240)}  # of the producer's threads and of the consumers', by the head size
 LINE = 256  # fp32 elements that a copy has side by side
 PIECE = 16  # queries whose numbers are in registers at once
@@ -286,13 +286,13 @@ class _GradientSm90:
         return at % n, self.get.phase ^ at // n
 
     def wait(self, name: str, ahead: int) -> Any:
-        """Waits for a tile of a step; its stage."""
+        """Waits for a tile of a step and returns its stage."""
         stage, phase = self.stage(ahead)
         self.full[name][stage].wait(phase)
         return stage
 
     def give_back(self, name: str, index: Any) -> None:
-        """A stage that all of this consumer have read. One thread speaks for it."""
+        """Gives back a stage that all threads of this consumer have read. One thread arrives for them."""
         with gr.only(self.mine.elect()):
             self.empty[name][index].arrive()
 
@@ -313,7 +313,7 @@ class _GradientSm90:
         gr.commit(self.qk)
 
     def own(self, at: Pass) -> None:
-        """A tile of keys and all queries that see it."""
+        """Computes the gradients of a tile of keys from all queries that see it."""
         mine, keys = self.mine, self.keys
         self.own_K, self.own_V = self.sK[keys.index], self.sV[keys.index]
         gr.init(self.dK, 0)
@@ -466,5 +466,5 @@ class Pass:
         return self.kh * group + gr.min(j // self.each, group - 1), self.row(j % self.each)
 
     def exists(self) -> Any:
-        """Whether there is such a tile."""
+        """Whether the tile exists, or lies beyond the last one."""
         return nullcontext() if self.alone else gr.if_(self.here > 0)

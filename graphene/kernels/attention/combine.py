@@ -17,8 +17,8 @@ def attention_combine_kernel(what: Attention, lse: bool = False) -> gr.Kernel:
 
     Arguments: parts (splits, batch, kv_heads, sq * group, D), the numbers that their exponentials are relative to and
     the logarithms of their sums (.., sq * group), O (batch, sq, heads, D), and with `lse` LSE (batch, heads, sq). A
-    warp works on one row. Added up before they are compared, the two numbers of a part would lose the sum's digits to a
-    huge bias.
+    warp works on one row. The two numbers of a part are compared one by one: their sum would lose digits beside a huge
+    bias.
     """
     a, warps = what, 4
     with gr.Kernel("attention_combine", functools.partial(combined, a.group, lse), arguments=arguments(a)) as kernel:

@@ -24,7 +24,7 @@ from graphene.kernels.attention.usual_arguments import arguments
 from graphene.kernels.tma import SHARED_BYTES
 
 MOST_CLUSTER = 8
-ALIGNED_BYTES = 2048  # of two gaps before what is swizzled
+ALIGNED_BYTES = 2048  # of the two gaps that align swizzled tiles
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Decode(Forward):
         self.seen = Seen(self.sq, self.sk, self.left, self.right)
 
     def allocate_keys(self) -> tuple[gr.Tensor, gr.Tensor]:
-        """The ring of stages, which is there already."""
+        """Does nothing: `allocate_shared` has declared the ring of stages."""
         return self.sK, self.sV
 
     def allocate_shared(self) -> None:
@@ -206,7 +206,7 @@ class Decode(Forward):
         self.meet(t)
 
     def in_scalars(self, steps: Any) -> KeyTiles:
-        """The same, computed once, where expressions of places in a table would grow too large."""
+        """The same values as scalars, computed once: expressions of places in a table would grow too large."""
 
         def computed(name: str, value: Any) -> Any:
             return value if isinstance(value, int) else gr.scalar(name, value, min=0, max=2 * MOST).value
@@ -280,7 +280,7 @@ class Decode(Forward):
         self.get.advance()
 
     def where_masked(self) -> AbstractContextManager[object]:
-        """Within it are the steps that not all queries see whole."""
+        """A branch that is taken for steps of which some query does not see all keys."""
         whole = self.steps.whole
         return nullcontext() if isinstance(whole, int) and whole == 0 else gr.if_(self.at >= whole)
 
@@ -297,7 +297,7 @@ class Decode(Forward):
             gr.move(rows.reshape(0, gr.Layout((self.WM, 1))), x, atom=gr.atom("st.shared.b32"))
 
     def meet(self, t: Any) -> None:
-        """Puts the results of warps together, then those of the blocks of the cluster, four columns of a row a time."""
+        """Puts the results of warps together, then those of the blocks of the cluster, four columns at a time."""
         d, a = self.d, self.a
         names = ("x", "y", "top", "weight", "sum")
         self.x, self.y, self.top, self.weight, self.sum = (gr.alloc(f"meeting_{n}", [], gr.fp32, gr.RF) for n in names)
@@ -317,7 +317,7 @@ class Decode(Forward):
             if self.cluster is None:
                 self.result(row, column)
                 return
-            gr.move(self.sums[0, row, :].tile([4])[column], self.out)  # where nobody else reads
+            gr.move(self.sums[0, row, :].tile([4])[column], self.out)  # to where no other thread reads
             with gr.if_(column == 0):
                 gr.move(self.share_tops[row], self.top)
                 gr.move(self.share_totals[row], self.sum)

@@ -133,7 +133,7 @@ class KeyTiles:
 
 
 class _Listed:
-    """The same, from the list of a block."""
+    """The tiles of keys of a block, from its list."""
 
     def __init__(self, row: gr.Tensor, adjusts: bool) -> None:
         self.row = row
@@ -452,7 +452,7 @@ class Forward:
                 gr.matmul(acc, self.P.tile([None, 16])[0, k], self.rv.T, atom=self.mma)
 
     def clear(self, rv: gr.Tensor, k: int) -> None:
-        """Zeros for the places without values among 16 keys, 16 `k` behind a step's first: the copies leave them."""
+        """Stores zeros where the 16 keys from 16 `k` on of a step have no values, since copies leave such places."""
 
     def finish(self) -> None:
         """O = acc / l and LSE."""
@@ -474,11 +474,11 @@ class Forward:
             gr.move(part.tile([WM, None])[w, 0], r, atom=gr.atom("st.global.v2.b32"))
             return
         if not c.q_in_registers:
-            gr.wait(self.cp, pending=0)  # needed if there were no keys
+            gr.wait(self.cp, pending=0)  # without keys, no step has waited
         gr.barrier(on=self.warp if c.q_in_registers and not c.packed else None)  # sQ is free
         sO = a.shared("sO", c.BM, over=[self.sQ])
         mine = sO.tile([WM, None])[w, 0]
-        gr.move(mine, r, atom=gr.atom("st.shared.b32"))  # for stores of 16 bytes
+        gr.move(mine, r, atom=gr.atom("st.shared.b32"))  # so that stores have 16 bytes
         gr.barrier(on=None if c.packed else self.warp)
         if c.packed:
             self.copy_rows(sO, self.O, store=True)

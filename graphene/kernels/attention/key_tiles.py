@@ -15,7 +15,7 @@ from graphene.kernels.attention.usual_arguments import arguments
 CAPACITY = 4096  # the most tiles of keys
 
 
-WORD = 16  # keys of which a number of a list says which are seen
+WORD = 16  # keys whose bits stand in one number of a list
 
 
 def list_elems(sk: Any, BN: int, bits: bool) -> Any:
@@ -33,7 +33,7 @@ class KeyBits:
         self.key = gr.fragment("key_of_word", [64, WORD], gr.i32, held_as, on=mine)
 
     def bring(self, row: gr.Tensor, n: Any) -> None:
-        """Loads those of tile n from a list."""
+        """Loads the bits of tile n from a list."""
         for j, word in enumerate(self.words):
             gr.move(word, row[self.tiles + 2 + n * len(self.words) + j])
 
@@ -48,8 +48,8 @@ class KeyBits:
 def attention_tiles_kernel(what: Attention, BM: int, BN: int, bits: bool = False) -> gr.Kernel:
     """T[b, h, m] = whole, seen, tiles...: of the BM queries m the tiles of BN keys that some of them see.
 
-    The first `whole` tiles are those that all queries see whole; with the others there are `seen` tiles. Where there
-    are none, the list names the first tile, so that a kernel may read its first entry without a look. Arguments: M, the
+    The list begins with the `whole` tiles that all queries see whole. The others follow, `seen` tiles in all. Without
+    any, the list names the first tile, so that a kernel may read the first entry without a condition. Arguments: M, the
     mask of ``attention_forward_kernel``, but with batch and heads of its own; T (batch, heads, tiles of queries,
     tiles of keys + 2); left, right. A warp works on one tile at a time. `bits`, for masks of keys without a window
     and BN a multiple of ``WORD``: behind the tiles T has a number for each 16 keys, whose bits say which are seen.
@@ -91,7 +91,7 @@ def attention_tiles_kernel(what: Attention, BM: int, BN: int, bits: bool = False
             every[:] = gr.min(every, all_here)
 
         def store_bits(n: Any, i: int, there: Any) -> None:
-            """Stores which of a warp's 32 keys are seen, the i-th ones of tile n, in numbers of 16 bits."""
+            """Stores which keys of tile n are seen, for the i-th 32 of them, one a lane, in numbers of 16 bits."""
             flag[:] = gr.where(there, gr.where(x != 0, 1, 0), 0)
             votes = gr.ballot(flag > 0, on=threads.tile(32)[w])
             for j in range(2 * i, min(2 * i + 2, BN // WORD)):

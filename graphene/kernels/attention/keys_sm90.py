@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 __all__ = ["KEYS", "KeysSm90", "attention_keys_gradient_sm90", "saved_tiles"]
 
-KEYS = 128  # of a tile, 64 of each consumer
-REGISTERS = (40, 232)  # of the producer's threads and of the consumers'
-MORE_REGISTERS = (24, 240)  # the same where consumers need all that there are
+KEYS = 128  # keys of a tile, 64 of each consumer
+REGISTERS = (40, 232)  # of a thread of the producer, and of a consumer
+MORE_REGISTERS = (24, 240)  # the same where consumers need all registers
 PIECE = 16  # queries whose numbers are in registers at once, and whose dS is stored at once
 
 
@@ -325,7 +325,7 @@ class _Keys:
             self.release_keys()
 
     def release_keys(self) -> None:
-        """The gradients of the tile of keys before this one have left its place."""
+        """Gives back the place of the tile of keys before this one, once its gradients have left."""
         with gr.if_(self.done.value > 0):
             with gr.only(self.mine.elect()):
                 gr.wait(self.store, pending=0)
@@ -433,7 +433,7 @@ class _Tile:
         self.member = gr.scalar("member", 0, max=of.a.group - 1) if of.a.group > 1 else None
 
     def read(self, *names: str) -> Any:
-        """Some of the numbers of the tile."""
+        """Yields some of the numbers of the tile."""
         return tuple(self.of.notes.read(self.r, *names))
 
     def go(self, g: Any, j: Any) -> None:

@@ -19,7 +19,7 @@ from graphene.kernels.attention.reference import forward, parts, parts_read
 from graphene.kernels.attention.usual_arguments import arguments
 
 PAGES = 2**31 - 1
-INTEGERS = (-(2**31), 2**31 - 1)  # a table and lengths may say anything
+INTEGERS = (-(2**31), 2**31 - 1)  # the bounds of a table's entries and of lengths
 
 
 def attention_paged_kernel(c: DecodeConfig) -> gr.Kernel:
@@ -70,7 +70,7 @@ class _Paged(Decode):
     def place_keys(self) -> None:
         """The keys of the block's sequence."""
         page = self.d.keys_of_page
-        self.rows = math.gcd(page, self.d.BN)  # of a box
+        self.rows = math.gcd(page, self.d.BN)  # keys of a box
         self.boxes = self.d.BN // self.rows
         most = gr.min(self.most * page, MOST)
         self.sq, self.sk = self.args.sq, gr.max(gr.min(gr.index(self.lengths[self.b], *INTEGERS), most), 0)
@@ -95,7 +95,7 @@ class _Paged(Decode):
         def read_table(i: Any) -> None:
             with gr.if_((i < count) * (lane < self.boxes)):
                 box = self.steps.number(i) * self.boxes + lane
-                last = gr.max((self.sk - 1) // page, 0)  # the page again behind the last key: nobody sees it
+                last = gr.max((self.sk - 1) // page, 0)  # read again behind the last key, unseen
                 gr.move(
                     self.entries[i % self.ahead, lane % self.boxes],
                     self.table[self.b, gr.min(box // of_a_page, last)],

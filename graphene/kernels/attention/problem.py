@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 LOG2E = math.log2(math.e)
 MOST = 1 << 24  # the most queries or keys
-LAZY = 8  # sums are made relative to a new maximum only after it has grown by 2 to this power
-KEYS_OF_VALUES = 16  # of fp8, which transposed values have in an order of their own
-UP_FP8, LAZY_FP8 = 6, 2  # weights of fp8 are 2^6 times larger; with 2^2 more that e4m3 holds them, 448 at most
-FAR = 2.0**20  # scores from which on a maximum is subtracted before scaling
+LAZY = 8  # the maximum that sums are relative to changes when the true one is 2 to this power times as large
+KEYS_OF_VALUES = 16  # transposed values of fp8 have the keys of each 16 in an order of their own
+UP_FP8, LAZY_FP8 = 6, 2  # weights of fp8 are stored 2^6 times larger, at most 2^(6 + 2); e4m3 holds up to 448
+FAR = 2.0**20  # from scores beyond this, the maximum is subtracted before they are scaled
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ __all__ = [
 ]  # fmt: skip
 
 LANES = 32
-LEAST_HEADS = 32  # that are mixed: four blocks or more work on a head at once
-L2_ELEMS = 1 << 24  # elements of keys and values that blocks which run together read: 32 MiB
+LEAST_HEADS = 32  # fewer heads are not mixed, so that four blocks or more work on a head at once
+L2_ELEMS = 1 << 24  # of keys and values that all running blocks read, 32 MiB: the L2 cache holds them
 
 
 def line_elems(columns: int, bits: int = 16) -> int:
@@ -50,7 +50,7 @@ def staged(
 ) -> gr.Tensor:
     """Tiles [rows, columns] in shared memory: panels of lines that TMA writes and the matrix instructions read.
 
-    Without `columns` they are as many as a head has; without `dtype` the type is the result's.
+    Without `columns` there are as many as a head has; without `dtype` the type is the result's.
     """
     columns, dtype = columns or a.depth, dtype or a.dtype
     swizzle = gr.swizzle(line_elems(columns, dtype.bits), dtype)
@@ -65,7 +65,7 @@ class Round:
     phase: Any
 
     def advance(self) -> None:
-        """The next one follows from the next number."""
+        """Does nothing: the next position follows from the loop's next number."""
 
 
 class Behind:
@@ -108,17 +108,17 @@ class TileRing:
         self.get: Any = None
 
     def barriers(self) -> None:
-        """Declares them; behind all tiles, whose places have more zeros at their end."""
+        """Declares the barriers. It is called once all tiles are declared, which need more alignment."""
         self.full = gr.mbarrier(f"{self.name}_full", self.stages, arrivals=1)
         if not self.alone or self.readers > 1:
             self.empty = gr.mbarrier(f"{self.name}_empty", self.stages, arrivals=self.readers)
 
     def producer(self) -> None:
-        """Declares the position of the thread that fills it."""
+        """Declares the position of the thread that fills the ring."""
         self.put = gr.ring(f"{self.name}_put", self.stages, phase=1)  # 1: the ring starts empty
 
     def load(self, source: gr.Tensor, beside: Callable[[], None] | None = None) -> None:
-        """Starts the copy of the next tile, when its place is free. What `beside` stores before has come with it."""
+        """Starts the copy of the next tile, when its place is free. `beside` stores before, for the same readers."""
         i = self.put.index
         self.empty[i].wait(self.put.phase)
         if beside is not None:
@@ -138,11 +138,11 @@ class TileRing:
         self.get = gr.ring(f"{self.name}_get", self.stages)
 
     def tile_of_round(self, r: Any, mine: Any) -> None:
-        """Declares the threads `mine`, who read tile `r` of the block, counted from 0, without a register for it."""
+        """Declares the threads `mine`, who read tile `r` of the block, counted from 0. This needs no register."""
         self.mine, self.get = mine, Round(r % self.stages, r // self.stages % 2)
 
     def behind(self, ahead: TileRing) -> None:
-        """Declares the threads that read `ahead`, which they go through by some stages more, to be those of this."""
+        """Declares that the readers of the ring `ahead`, which are some stages further there, read this ring, too."""
         ahead.follower = Behind(ahead)
         self.mine, self.get = ahead.mine, ahead.follower
 
@@ -155,7 +155,7 @@ class TileRing:
         self.full[self.get.index].wait(self.get.phase)
 
     def release(self) -> None:
-        """Gives it back. One thread speaks for all of `mine`, who must have waited for their products together."""
+        """Gives the tile back. One thread arrives for all of `mine`, who have waited for their products together."""
         with gr.only(self.mine.elect()):
             self.empty[self.get.index].arrive()
         self.get.advance()
@@ -186,7 +186,7 @@ class OwnCopies:
         self.rings, self.sources, self.count, self.number = rings, sources, count, number
 
     def begin(self, q: TileRing, queries: gr.Tensor, first: Any) -> None:
-        """Starts those of the queries and of as many tiles as there are places, and waits for the queries."""
+        """Starts the copies of the queries and of as many tiles as there are places, and waits for the queries."""
         self.first = first
         with gr.if_(first), gr.only(q.mine.elect()):
             q.fill(0, queries)
@@ -248,7 +248,7 @@ class Order:
         self.each = prod([batch, heads, row_tiles], start=1)
 
     def blocks(self) -> Any:
-        """Declares them. Where a block has one tile and heads are not mixed, the grid says which, without divisions."""
+        """Declares the grid. Where a block has one tile and heads are not mixed, the grid's indices say which one."""
         self.given = None
         if not self.persistent and self.together is None:
             made = gr.blocks(self.row_tiles, self.heads, self.batch)
@@ -259,7 +259,7 @@ class Order:
         return made
 
     def rounds(self, name: str) -> tuple[Any, Any]:
-        """How many tiles this block has, also as the scalar `due`; and which it has in a round."""
+        """How many tiles this block has, also as the scalar `due`, and a function from a round to the tile's number."""
         tiles, workers = (
             gr.scalar(f"{name}_{n}", value, max=MOST_TILES).value
             for n, value in (("count", self.tiles), ("step", self.workers))
@@ -282,7 +282,7 @@ class Order:
             yield r, *self.place(gr.scalar("at", place(r), max=MOST_TILES).value)
 
     def place(self, tile: Any) -> tuple[Any, Any, Any]:
-        """The same of one of them."""
+        """The tile of rows, the head and the member of the batch that belong to a tile's number."""
         rows, z = self.row_tiles, tile
         if self.together is None:
             z, m = tile // rows, tile % rows
@@ -299,7 +299,7 @@ class Order:
 
 
 class UnevenOrder(Order):
-    """Tiles of `most` or one less units of 64 rows: for each head a number that gives blocks about as many units each.
+    """Tiles of `most` units of 64 rows or of one less. Each head has as many tiles as give all blocks about equal work.
 
     Where tiles of one size leave most blocks without one in the last round, smaller ones do not. The larger ones of all
     heads come first. `place` gives the first unit of a tile in place of its number.
@@ -353,7 +353,7 @@ class PackedTiles:
         self.slots = args.sq // each + self.batch  # of a head
 
     def blocks(self) -> None:
-        """Declares them: the heads of a tile side by side, whose rows lie side by side, too."""
+        """Declares the grid. Blocks side by side have the heads of one tile, whose rows lie side by side, too."""
         (self.block,) = gr.blocks(self.slots * self.heads).indices()
 
     def first(self, b: Any) -> Any:
@@ -422,7 +422,7 @@ class PackedTiles:
                     gr.move(self.found[i], work)
 
     def place(self) -> tuple[Any, Any, Any]:
-        """A block's tile of rows of a sequence, the head and the sequence. A tile behind all rows is none.
+        """A block's tile of rows of a sequence, the head and the sequence. The tile may lie behind all rows.
 
         By work, a block without a tile has the first sequence; else one that comes before the first sequence's ends.
         """
@@ -434,7 +434,7 @@ class PackedTiles:
         return m, self.h, b
 
     def of_last(self) -> tuple[Any, tuple[Any, Any]]:
-        """Whether this block's number is one of the last sequence's; which one it is, and how many those are."""
+        """Whether this block belongs to the last sequence, its number among those blocks, and how many they are."""
         first = self.first(gr.max(self.batch, 1) - 1)
         return self.slot >= first, (gr.max(self.slot - first, 0), gr.max(self.slots - first, 1))
 
@@ -481,8 +481,8 @@ def tiles_ahead(work: gr.Tensor, tiles: gr.Tensor, warp: gr.ThreadTensor) -> gr.
 class Notes:
     """Integers about a tile that the producer computes once, beside the tile, and consumers read when they need them.
 
-    `slots`: one more than there are tiles on their way. `limits`: the least and the most of each. `used`: else
-    consumers compute them themselves.
+    `slots`: one more than there are tiles on their way. `limits`: the least and the greatest value of each integer.
+    `used`: whether the integers are passed on; if not, consumers compute them themselves.
     """
 
     def __init__(self, limits: dict[str, tuple[int, int]], slots: int, used: bool = True) -> None:
@@ -496,13 +496,13 @@ class Notes:
             self.held = gr.alloc(name, [], gr.i32, gr.RF)
 
     def write(self, tile: Any, values: dict[str, Any]) -> None:
-        """Writes those of a tile of the block, counted from 0."""
+        """Writes the integers of a tile of the block, counted from 0."""
         for j, name in enumerate(self.limits if self.used else ()):
             self.held[:] = values[name]
             gr.move(self.places[tile % self.slots, j], self.held)
 
     def read(self, tile: Any, *names: str) -> Any:
-        """Some of those of a tile."""
+        """Yields the values of some integers of a tile."""
         for j, (name, (least, most)) in enumerate(self.limits.items()):
             if name in names:
                 gr.move(self.held, self.places[tile % self.slots, j])

@@ -37,8 +37,8 @@ class GroupedConfig:
 
     `along_k`: groups are parts of k, and each has a result; else groups are rows, and each has a matrix B. `b_as_nk`:
     B lies along k, for groups of rows. `align`: bytes that divide the addresses of lines of A, B and C, and their
-    lengths. `tile`, `warps`, `stages`: as `kernel` has them, gemm_sm80 or for groups of rows gemm_sm90. `panel`: of
-    gemm_sm90 the rows of tiles of a group that are computed side by side, so that they share B in the L2 cache. Raises
+    lengths. `tile`, `warps`, `stages`: as `kernel` has them, gemm_sm80 or for groups of rows gemm_sm90. `panel`, for
+    gemm_sm90: rows of tiles of a group that are computed side by side, so that they share B in the L2 cache. Raises
     VerifyError KERNEL_ARGUMENT.
     """
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Place", "Store"]
 
-SHORT = 3  # operations of an element, of which a whole piece may be under way
+SHORT = 3  # with at most this many operations an element, a whole piece may be computed at once
 
 
 class Store:
@@ -52,7 +52,7 @@ class Store:
 
     @property
     def at_once(self) -> int:
-        """Matrices of eight columns and rows that a warp stores at once: of its 16 rows, and of two columns if even."""
+        """How many 8 x 8 matrices a warp stores at once: two cover its 16 rows and 8 columns, four 16 columns."""
         return 4 if self.step % 16 == 0 else 2
 
     def declare(self, mine: Any, w: Any) -> None:
@@ -107,7 +107,7 @@ class Store:
                     self.fetch(tile, i, j)
 
     def fetch(self, tile: Place, i: int, j: int) -> None:
-        """Copies what the epilogue reads of piece `j`, the block's `i`-th, the first matrix to where C's will be."""
+        """Copies what the epilogue reads of piece `j`, the block's `i`-th. The first comes to the result's place."""
         h, come, load = self.h, self.come[self.w * self.ahead + i % self.ahead], gr.atom("tma.load")
         copies = []
         if h.fetched:
@@ -158,13 +158,13 @@ class Store:
             if h.in_pieces:
                 self.close(tile.piece("C", h.width, j), to)
             if h.in_stages:
-                stages.give()  # all threads have read it: a barrier in `close` was in between
+                stages.give()  # all threads have read it, since there was a barrier in `close`
             if self.fetches and h.fetched and i + self.ahead < len(pieces):
                 with gr.only(self.mine.elect()):
                     self.fetch(tile, i + self.ahead, pieces[i + self.ahead])
 
     def store_sums(self, acc: Any, tile: Place, pieces: list[int], store: Any) -> None:
-        """Stores sums as they are, all of them or pieces."""
+        """Stores sums without an epilogue, all of them or pieces."""
         h = self.h
         if len(pieces) * h.width == h.columns:
             gr.move(tile.matrices["C"], acc, on=self.mine, atom=store)
@@ -270,7 +270,7 @@ class Store:
 
 
 def operations(epilogue: Callable[..., Any]) -> int:
-    """How many operations the epilogue of one register has; it may take more than that, scalars for instance."""
+    """How many operations the epilogue applies to one register. Its parameters are not counted."""
     try:
         steps = trace(epilogue).steps
     except TypeError:

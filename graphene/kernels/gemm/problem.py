@@ -41,7 +41,7 @@ RESULTS |= {n: (*RESULTS[n], *FP8) for n in FP8}
 RESULTS["i8"] = ("i32", "fp32", "fp16", "bf16")
 TERMS = ("bias", "residual", "alpha", "beta")
 SCALED = ("scale_a", "scale_b")  # arguments of products with scales
-SCALES = ("tensor", "rows")  # of operands: a number each, or one for each row of A and each column of B
+SCALES = ("tensor", "rows")  # one scale for each operand, or one for each row of A and each column of B
 KERNELS = ("gemm_sm90", "gemm_sm80", "gemm_sm70")
 
 
@@ -110,7 +110,7 @@ def check_align(name: str, align: object, bits: tuple[int, int, int]) -> tuple[i
 
 
 def check_hopper(name: str, kernel: str, cluster: object, turns: object, in_stages: object) -> tuple[int, ...]:
-    """The cluster. Raises VerifyError KERNEL_ARGUMENT if a kernel of older architectures shall have what is Hopper's.
+    """The cluster. Raises VerifyError KERNEL_ARGUMENT if another kernel is asked for what only gemm_sm90 has.
 
     ``in_stages``: the field `terms_in_stages`.
     """
@@ -296,9 +296,9 @@ class GemmProblem:
 
 
 def rows_of_warp(kernel: str, warps: int) -> int:
-    """Of what number the rows of a tile, or its columns, are multiples for each of the warps along them.
+    """The number that divides the rows, or the columns, of a tile for each warp along them.
 
-    The columns of wgmma, of which no warps have a part, are eights.
+    No warps divide the columns of wgmma, which are multiples of eight.
     """
     return 8 if kernel == "gemm_sm90" and warps == 1 else 16
 

@@ -24,7 +24,7 @@ __all__ = ["gemm_sm90", "product_sm90"]
 
 # Registers of the producer's threads and of those of two consumers, by the most sums of a thread that fit.
 REGISTERS = {160: (40, 232), SUMS: (24, 240)}
-AT_ONCE = 8  # steps of fp8, whose promoted sums are added up as long as the next step's products run
+AT_ONCE = 8  # steps of fp8 in a turn of the loop; promoted sums are added up beside the next step's products
 
 
 def gemm_sm90(
@@ -180,7 +180,7 @@ def product_sm90(product: Product, tiles: Callable[[Hopper, Declared], Grid] | N
                 i = get.index
                 left = sX[i] if h.rows == h.block_rows else sX[i].tile([h.rows, None])[w, 0]
                 full[i].wait(get.phase)
-                gr.fence(wgmma)  # the assembler wants one also where the products before have ordered the registers
+                gr.fence(wgmma)  # the assembler wants a fence even where earlier products have ordered the registers
                 gr.matmul(sums, left, sY[i].T, on=mine, atom=wgmma, accumulate=accumulate)
                 gr.commit(wgmma)
                 get.advance()
@@ -301,7 +301,7 @@ class Mates:
 
 
 def on_owners(h: Hopper, rank: Any) -> Iterator[tuple[list[int], AbstractContextManager[object]]]:
-    """The pieces of a tile that a block stores, and the branch of that block, for each one of a cluster that cuts k."""
+    """For each block of a cluster that cuts k: the pieces of a tile that it stores, in a branch of that block."""
     for r, pieces in enumerate(h.owned):
         if pieces:
             yield pieces, nullcontext() if h.cuts == 1 else gr.if_(rank == r)
@@ -334,7 +334,7 @@ class Join:
         self.ring, self.free = gr.ring("joined", 1), gr.ring("given", 1, phase=1)  # 1: nothing has been given yet
 
     def add(self, acc: Any, mine: Any, w: Any, rank: Any, cluster: Any) -> None:
-        """Adds the sums of all blocks up, each piece in its owner."""
+        """Adds up the sums of all blocks, each piece in the block that owns it."""
         for r, pieces in enumerate(self.h.owned):
             with gr.if_(rank == r):
                 if self.owners != [r]:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "PIECE", "SUMS", "Hopper", "Refusal", "check_tile_sm90", "refusal"]
 
 KINDS = {"fp16": "f16", "bf16": "bf16", "i8": "s8", "fp8e4m3": "e4m3", "fp8e5m2": "e5m2"}  # as the instruction says
-KINDS["fp32"] = "tf32"  # TMA rounds
+KINDS["fp32"] = "tf32"  # TMA rounds fp32 to it
 SUMS = 208  # the most accumulators of a thread
 PIECE, MOST_PIECE = 64, 112  # columns of C that are stored at once
-SHARED_CUTS = 3  # blocks that cut k, from which on each adds a part of the sums up
+SHARED_CUTS = 3  # if this number of blocks or more cut k, each of them adds up a part of the sums
 
 
 class Refusal(NamedTuple):
