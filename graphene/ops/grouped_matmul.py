@@ -42,13 +42,18 @@ def results(a: Tensor, b: Tensor, offsets: Tensor) -> list[tuple[Any, Any]]:
         fail("OP_SHAPE", f"{n}: argument 'offsets' has the wrong shape",
              [f"want: [{'E, 1 or more' if groups is None else groups}], the end of each group",
               f"got:  {shape_text(offsets.shape)}"], "pass torch.cumsum of the groups' sizes")  # fmt: skip
-    if readable(offsets):
-        ends, most = offsets.tolist(), a.shape[0 if groups is not None else 1]
-        if any(i > j for i, j in itertools.pairwise([0, *ends, most])):
-            fail("OP_ARGUMENT", f"{n}: argument 'offsets' does not say where groups end",
-                 [f"want: places from 0 to {most} that do not decrease", f"got:  {ends}"],
-                 "pass torch.cumsum of the groups' sizes")  # fmt: skip
     return [([a.shape[0], b.shape[2]] if groups is not None else [offsets.shape[0], a.shape[0], b.shape[1]], a.dtype)]
+
+
+def ends(a: Tensor, b: Tensor, offsets: Tensor) -> None:
+    """Raises OP_ARGUMENT unless the groups lie inside of a, one after another. Only CPU tensors are looked at."""
+    if not readable(offsets):
+        return
+    places, most = offsets.tolist(), a.shape[0 if b.dim() == 3 else 1]
+    if any(i > j for i, j in itertools.pairwise([0, *places, most])):
+        fail("OP_ARGUMENT", "grouped_matmul: argument 'offsets' does not say where groups end",
+             [f"want: places from 0 to {most} that do not decrease", f"got:  {places}"],
+             "pass torch.cumsum of the groups' sizes")  # fmt: skip
 
 
 def reference(a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
@@ -157,7 +162,7 @@ def flops(a: Any, b: Any, *_: Any, **__: Any) -> int:
 
 GROUPED = Defined(
     Definition("grouped_matmul", "(Tensor a, Tensor b, Tensor offsets) -> Tensor", configure, results, reference, cost,
-               save, backward, autocast=lower, flops=flops)
+               save, backward, autocast=lower, values=ends, flops=flops)
 )  # fmt: skip
 
 

@@ -45,9 +45,6 @@ def results(
             fail("OP_DTYPE", f"{n}: argument 'zero' has a dtype that it does not take",
                  ["want: torch.uint8", f"got:  {zero.dtype}"],
                  "convert it: zero.to(torch.uint8)")  # fmt: skip
-        if readable(zero) and zero.numel() and int(zero.max()) > 127:
-            fail("OP_ARGUMENT", f"{n}: argument 'zero' has numbers of more than seven bits",
-                 ["want: 0 to 127", f"got:  {int(zero.max())}"], "pass the weights that stand for zero")  # fmt: skip
         if not same_shape(zero.shape, scale.shape):
             wrong("zero", f"{shape_text(scale.shape)}, as 'scale'", shape_text(zero.shape), "pass one a scale")
         if weight.shape[2] != 128:
@@ -55,6 +52,13 @@ def results(
     if bias is not None and not same_shape(bias.shape, [rows]):
         wrong("bias", f"[{rows}], one for each column of the result", shape_text(bias.shape), "pass a vector")
     return [([*input.shape[:-1], rows], input.dtype)]
+
+
+def seven_bits(input: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None) -> None:
+    """Raises OP_ARGUMENT for a zero of more than seven bits. Only CPU tensors are looked at."""
+    if zero is not None and readable(zero) and zero.numel() and int(zero.max()) > 127:
+        fail("OP_ARGUMENT", "quantized_linear: argument 'zero' has numbers of more than seven bits",
+             ["want: 0 to 127", f"got:  {int(zero.max())}"], "pass the weights that stand for zero")  # fmt: skip
 
 
 def dequantized(weight: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
@@ -172,7 +176,7 @@ QUANTIZED_LINEAR = Defined(
         "quantized_linear",
         "(Tensor input, Tensor weight, Tensor scale, Tensor? zero=None, Tensor? bias=None) -> Tensor",
         configure, results, reference, cost, save, backward, exact={"weight": 1},
-        without_gradient=("weight", "scale", "zero"), flops=flops,
+        without_gradient=("weight", "scale", "zero"), values=seven_bits, flops=flops,
     )
 )  # fmt: skip
 

@@ -96,6 +96,13 @@ def shifted(t: Any) -> Any:
     return view
 
 
+def odd(t: Any) -> Any:
+    """The same elements from an address that is no multiple of their size."""
+    room = bytearray(1 + t.numel() * t.element_size())
+    room[1:] = bytes(t.contiguous().view(-1).view(torch.uint8).tolist())
+    return torch.frombuffer(room, dtype=t.dtype, offset=1, count=t.numel()).view(t.shape)
+
+
 class Subclass(torch.Tensor):
     pass
 
@@ -118,6 +125,7 @@ class Wrapper(torch.Tensor):
 KINDS: dict[str, Callable[[Any], Any]] = {
     "every second element": apart,
     "three elements on": shifted,
+    "an odd address": odd,
     "subclass": lambda t: t.as_subclass(Subclass),
     "wrapper": Wrapper,
     "negated twice": lambda t: torch._neg_view(-t) if t.dtype == torch.float16 else t,
@@ -150,6 +158,28 @@ def test_modes(name: str) -> None:
             assert [t.shape for t in tree_leaves(f(*args))] == [t.shape for t in tree_leaves(want)]
     got = tree_leaves(f(*each(lambda t: t.to("meta"), args)))
     assert [(t.shape, t.dtype, t.is_meta) for t in got] == [(t.shape, t.dtype, True) for t in tree_leaves(want)]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_compiled_whole(name: str) -> None:
+    args, f = CALLS[name](), getattr(ops, name)
+    torch.compiler.reset()
+    same(torch.compile(lambda *given: f(*given), backend="eager", fullgraph=True)(*args), f(*args))
+
+
+def test_values_are_looked_at_when_a_compiled_graph_runs() -> None:
+    zero = torch.full((4, 64), 128, dtype=torch.uint8)
+    for name, at, wrong in (
+        ("grouped_matmul", 2, starts(3, 9)),
+        ("quantized_linear", 3, zero),
+        ("attention_varlen", 3, starts(0, 9, 8)),
+    ):
+        f = getattr(ops, name)
+        compiled = torch.compile(lambda *given, f=f: f(*given), backend="eager", fullgraph=True)
+        args = CALLS[name]()
+        assert code_of(lambda c=compiled, a=args: c(*a)) is None
+        for call in (f, compiled):
+            assert code_of(lambda c=call, a=args, at=at, w=wrong: c(*a[:at], w, *a[at + 1 :])) == "OP_ARGUMENT"
 
 
 def first(name: str, args: tuple[Any, ...]) -> tuple[Callable[[Any], Any], Any]:

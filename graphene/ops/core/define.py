@@ -78,7 +78,7 @@ class Definition:
 
     The following fields are for operators that public functions call. ``autocast``: converts the arguments as autocast
     does (``lower``, ``to_fp32``); None converts nothing. ``types``: converts each argument to the type of the schema,
-    or raises OP_ARGUMENT; None does so by the schema alone. ``values``: raises for values that only eager calls know.
+    or raises OP_ARGUMENT; None does so by the schema alone. ``values``: raises for values that compilers do not know.
     ``without_gradient``: tensors through which there is no gradient. ``with_gradient``: the operator that is called
     if a gradient is wanted; its first results are this operator's. ``decomposed``: the same by other operators, for
     torch.func, which takes no lists of tensors. ``flops``: the operations that torch.utils.flop_counter counts for the
@@ -213,7 +213,7 @@ class Defined:
             if e.code != "OP_DTYPE":
                 raise
             return _core.Recipe.torch(str(e))  # autocast may convert them; if not, this error returns
-        if (reason := unsupported_device(given)) is not None:
+        if (reason := no_kernel(given)) is not None:
             return _core.Recipe.torch(reason)
         device = next(a.device for a in given if isinstance(a, Arg))
         return plans.recipe(d.name, d.configure, given, self._tensors, device)
@@ -381,6 +381,8 @@ class Defined:
 
     def _on_cpu(self, *args: Any, **named: Any) -> Any:
         args = self._in_order(args, named)
+        if self.definition.values is not None:
+            self.definition.values(*args)
         if self.definition.cost(*args) > SIMULATED:
             if self._written is not None:
                 self.core.check(*args)
@@ -542,9 +544,12 @@ def _why_not(device: str) -> str | None:
     return None if major >= 8 else f"the kernels need sm_80, {device} is sm_{major}{minor}"
 
 
-def unsupported_device(args: Sequence[Any]) -> str | None:
-    """Why no kernel runs on the tensors' device, or None."""
-    device = next(a.device for a in args if isinstance(a, Arg))
+def no_kernel(args: Sequence[Any]) -> str | None:
+    """Why no kernel reads tensors on their device or at their addresses, or None."""
+    tensors = [t for a in args for t in (a if isinstance(a, list) else [a]) if isinstance(t, Arg)]
+    if odd := next((t.dtype for t in tensors if t.align < t.item_bytes), None):
+        return f"an element of {odd} lies at an odd address"
+    device = tensors[0].device
     return _why_not(device) if device.startswith("cuda") else None
 
 
