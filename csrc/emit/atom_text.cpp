@@ -1,6 +1,7 @@
 #include "emit/atom_text.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "emit/literal.h"
 
@@ -178,8 +179,11 @@ bool AtomText::present(const std::string& what, const AtomCall& call) const {
   if (const auto* s = std::get_if<std::string>(&it->second)) return *s != fallback;
   if (const auto* b = std::get_if<bool>(&it->second)) return (*b ? "true" : "false") != fallback;
   if (const auto* i = std::get_if<std::int64_t>(&it->second)) return std::to_string(*i) != fallback;
-  if (const auto* d = std::get_if<double>(&it->second))
-    return fallback.empty() || *d != std::strtod(fallback.c_str(), nullptr);
+  if (const auto* d = std::get_if<double>(&it->second)) {
+    double usual = 0;  // by from_chars: a locale has no say in it
+    const auto read = std::from_chars(fallback.data(), fallback.data() + fallback.size(), usual);
+    return read.ec != std::errc() || *d != usual;
+  }
   return true;
 }
 

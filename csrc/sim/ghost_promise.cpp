@@ -1,7 +1,8 @@
 // What the decomposition of a spec left, held against what it promises.
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <numeric>
 
 #include "sim/ghost.h"
@@ -27,9 +28,9 @@ double relative_error(ir::ScalarType t) {
 }
 
 std::string number_text(double x) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.9g", x);
-  return text;
+  std::array<char, 40> text;  // by to_chars: a locale has no say in it
+  const auto end = std::to_chars(text.begin(), text.end(), x, std::chars_format::general, 9).ptr;
+  return {text.begin(), end};
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // What the simulator says: both sides of a hazard with statement, Python line, thread and element.
 #include <algorithm>
-#include <cstdio>
+#include <array>
+#include <charconv>
 
 #include "sim/elements.h"
 #include "sim/interp.h"
@@ -11,9 +12,9 @@ namespace {
 
 std::string value_text(ir::ScalarType t, std::uint64_t bits) {
   if (!is_float(t)) return std::to_string(decode_int(t, bits));
-  char text[40];
-  std::snprintf(text, sizeof text, "%g", decode(t, bits));
-  return text;
+  std::array<char, 40> text;  // by to_chars: a locale has no say in it
+  const auto end = std::to_chars(text.begin(), text.end(), decode(t, bits), std::chars_format::general, 6).ptr;
+  return {text.begin(), end};
 }
 
 }  // namespace

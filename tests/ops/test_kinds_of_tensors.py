@@ -97,7 +97,7 @@ def shifted(t: Any) -> Any:
 
 
 def odd(t: Any) -> Any:
-    """The same elements from an address that is no multiple of their size."""
+    """The same elements from an address which their size does not divide."""
     room = bytearray(1 + t.numel() * t.element_size())
     room[1:] = bytes(t.contiguous().view(-1).view(torch.uint8).tolist())
     return torch.frombuffer(room, dtype=t.dtype, offset=1, count=t.numel()).view(t.shape)
