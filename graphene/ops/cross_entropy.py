@@ -6,11 +6,10 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from graphene import _core, dtypes
-from graphene.ops.core.activations import wide_dtype
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, check_tensors, same_shape, shape_text
 from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, public
 from graphene.ops.core.kernels import DTYPES, MOST, ROW_DTYPES, TOO_WIDE, target_device
-from graphene.ops.core.torch import Tensor, fail, torch
+from graphene.ops.core.torch import Tensor, fail, torch, wide_dtype
 from graphene.ops.core.views import contiguous, divides, merge, one_far, output, own, recipe, view
 
 if TYPE_CHECKING:

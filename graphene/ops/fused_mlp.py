@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from graphene import _core
 from graphene.errors import GrapheneError
 from graphene.kernels.traced import Traced, trace
-from graphene.ops.core.activations import ACTIVATIONS, activate, slope, wide_dtype
+from graphene.ops.core.activations import ACTIVATIONS, activate, slope
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, check_tensors, same_shape, shape_text
 from graphene.ops.core.context import lower
 from graphene.ops.core.define import SIMULATED, Arg, Defined, Definition, is_compiling, public
 from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, target_device
-from graphene.ops.core.torch import Tensor, fail, graph_break, torch
+from graphene.ops.core.torch import Tensor, fail, graph_break, torch, wide_dtype
 from graphene.ops.core.views import contiguous, divides, merge, output, own, view
 from graphene.ops.matmul import matmul, sums_again
 from graphene.ops.matmul import reference as linear

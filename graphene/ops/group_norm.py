@@ -7,12 +7,11 @@ from math import prod
 from typing import Any
 
 from graphene import _core, dtypes
-from graphene.ops.core.activations import wide_dtype
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, same_shape, shape_text
 from graphene.ops.core.context import to_fp32
 from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, public
 from graphene.ops.core.kernels import DTYPES, MOST, ROW_DTYPES, TOO_WIDE, target_device
-from graphene.ops.core.torch import Tensor, fail, torch
+from graphene.ops.core.torch import Tensor, fail, torch, wide_dtype
 from graphene.ops.core.views import contiguous, divides, one_far, output, own, recipe, view
 
 SCHEMA = "(Tensor input, int num_groups, Tensor? weight=None, Tensor? bias=None, float eps=1e-5) -> Tensor"

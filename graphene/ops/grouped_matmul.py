@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from graphene import _core, dtypes
 from graphene.kernels.arguments import MOST_BLOCKS_YZ
-from graphene.ops.core.activations import wide_dtype
 from graphene.ops.core.checks import check_devices, check_dtypes, readable, same_shape, shape_text
 from graphene.ops.core.context import lower
 from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, public
 from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, target_device
-from graphene.ops.core.torch import Tensor, fail, torch
+from graphene.ops.core.torch import Tensor, fail, torch, wide_dtype
 from graphene.ops.core.views import contiguous, output, own, recipe, view
 from graphene.ops.matmul import Matrix
 

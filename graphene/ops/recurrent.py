@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from graphene import _core
-from graphene.ops.core.activations import ACTIVATIONS, activate, slope, wide_dtype
+from graphene.ops.core.activations import ACTIVATIONS, activate, slope
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, check_tensors, same_shape, shape_text
 from graphene.ops.core.context import lower
 from graphene.ops.core.define import Defined, Definition, is_compiling, public
 from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, target_device
-from graphene.ops.core.torch import Tensor, fail, torch
+from graphene.ops.core.torch import Tensor, fail, torch, wide_dtype
 from graphene.ops.core.views import divides, output, own, recipe, view
 
 if TYPE_CHECKING:

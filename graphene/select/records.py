@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import secrets
 import warnings
 from pathlib import Path
@@ -31,6 +30,8 @@ _MOST_BYTES = 1 << 26  # the largest file of records
 _KEY = ("kernel", "version", "dtype", "shape")
 SHIPPED = Path(__file__).parent / "recorded"
 
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
+
 Key = tuple[str, int, str, str]
 _loaded: dict[tuple[Path, str], dict[Key, dict[str, Any]]] = {}
 _stamped: dict[tuple[Path, str], tuple[str, bytes | None]] = {}  # hashes of files in use; bytes not parsed yet
@@ -47,7 +48,9 @@ def own_folder() -> Path | None:
 
 
 def file_of(folder: Path, device: str) -> Path:
-    return folder / (re.sub(r"[^a-z0-9]+", "_", device.lower()).strip("_") + ".json")
+    """The file of a device's records: its name's letters a to z and digits, with "_" for what stands between them."""
+    words = "".join(c if c in _LETTERS else " " for c in device.lower()).split()
+    return folder / ("_".join(words) + ".json")
 
 
 def read(path: Path, device: str, content: bytes | None = None) -> dict[Key, dict[str, Any]]:

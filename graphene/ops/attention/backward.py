@@ -26,10 +26,9 @@ from graphene.ops.attention.recipe import (
     whole,
     window_of,
 )
-from graphene.ops.core.activations import wide_dtype
 from graphene.ops.core.define import Arg, Defined, Definition
 from graphene.ops.core.kernels import DTYPES, memory_bytes, target_device
-from graphene.ops.core.torch import Tensor, torch
+from graphene.ops.core.torch import Tensor, torch, wide_dtype
 from graphene.ops.core.views import output, own, view
 from graphene.select.device import Device
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from graphene.ops.core.activations import wide_dtype
-from graphene.ops.core.torch import Tensor, torch
+from graphene.ops.core.torch import Tensor, torch, wide_dtype
 
 
 def seen(sq: int, sk: int, causal: bool, left: int, right: int, device: Any) -> Tensor:

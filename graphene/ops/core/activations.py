@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from graphene.kernels import epilogues
 from graphene.ops.core.torch import Tensor, torch
 
 ACTIVATIONS = tuple(name for name in epilogues.ACTIVATIONS if name is not None)
-
-
-def wide_dtype(dtype: Any) -> Any:
-    """The dtype that PyTorch's operators compute in: fp32, or fp64 for fp64."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def activate(z: Tensor, activation: str | None) -> Tensor:

@@ -63,7 +63,7 @@ class Arg(NamedTuple):
         return 1 if known is None else known.bits // 8
 
 
-@dataclass(frozen=True, eq=False, repr=False)  # written methods only: a first call waits for them to be made
+@dataclass(eq=False, repr=False)  # no further methods: a first call waits for them to be made
 class Definition:
     """The definition of an operator.
 

@@ -25,8 +25,8 @@ from graphene.errors import GrapheneError
 from graphene.kernel import Kernel
 from graphene.ops.core.torch import torch
 from graphene.precompiled import Compiled
-from graphene.select import records
 from graphene.select.device import named, of_arch
+from graphene.select.records import stamp as stamp_of_records
 
 _FORMAT = "graphene plan"
 _SCHEMA = 1
@@ -289,7 +289,7 @@ def _request(operator: str, given: Sequence[Any], place: Gpu) -> str | None:
             "arguments": [_described_argument(x) for x in given],
             "device": place,
             "rates": repr(named(place.model)),
-            "records": records.stamp(place.model),
+            "records": stamp_of_records(place.model),
             "tune": os.environ.get("GRAPHENE_TUNE", ""),
             "options": _core.default_compile_options(),
         },

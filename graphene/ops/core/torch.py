@@ -57,6 +57,11 @@ def graph_break(why: str) -> None:
         torch._dynamo.graph_break()
 
 
+def wide_dtype(dtype: Any) -> Any:
+    """The dtype that PyTorch's operators compute in: fp32, or fp64 for fp64."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
 def _hand_over() -> None:
     """Gives the core those of PyTorch's functions that answer its questions."""
     from torch.autograd import forward_ad
