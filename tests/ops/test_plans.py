@@ -253,10 +253,10 @@ def test_options_that_are_switched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_changes_while_a_choice_is_made_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     stamps = iter(["1", "2"])
-    monkeypatch.setattr(records, "stamp", lambda device: next(stamps))  # as where the call is tuned
+    monkeypatch.setattr(plans, "stamp_of_records", lambda device: next(stamps))  # as where the call is tuned
     assert not planned()
     for stamp in ("1", "2"):
-        monkeypatch.setattr(records, "stamp", lambda device, stamp=stamp: stamp)
+        monkeypatch.setattr(plans, "stamp_of_records", lambda device, stamp=stamp: stamp)
         assert not planned()
 
 
