@@ -36,7 +36,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import graphene.integrations.transformers as integration
 from graphene.errors import LaunchError
-from graphene.integrations.transformers import _generate, _measure, _steps
+from graphene.integrations.transformers import _generate, _measure, _passes, _steps
 
 KINDS = (
     (AutoModelForSeq2SeqLM, modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES),
@@ -125,6 +125,24 @@ def forward(model: Any) -> dict[str, Any]:
     return found
 
 
+def passes(model: Any) -> dict[str, Any]:
+    """Logits of several passes of a form, with other tokens each time, and other rows that are padded."""
+    found = {}
+    for side in ("full", "right", "left"):
+        inputs = inputs_of(model, side)
+        if side != "full" and "attention_mask" not in inputs:
+            continue
+        for turn in range(4):
+            given = {n: t.roll(turn, 0) for n, t in inputs.items()}
+            if "input_ids" in given:
+                given["input_ids"] = 5 + (given["input_ids"] + turn) % 40
+            with torch.no_grad():
+                logits = model(**more(model, given)).logits
+            plain = side == "full" or model.config.is_encoder_decoder or logits.dim() != 3
+            found[f"{side} {turn}"] = logits if plain else logits[given["attention_mask"].bool()]
+    return found
+
+
 def generated(model: Any, **ask: Any) -> dict[str, Any]:
     """Tokens of a full batch and of a padded one."""
     found = {}
@@ -202,6 +220,7 @@ def exported(model: Any) -> dict[str, Any]:
 STATIC = {"cache_implementation": "static", "disable_compile": True}
 WAYS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "forward": forward,
+    "passes": passes,
     "generate": generated,
     "static": lambda m: generated(m, **STATIC),
     "beams": lambda m: generated(m, num_beams=3),
@@ -220,9 +239,10 @@ SETTLED = 0.15
 
 
 def as_on_a_gpu(patch: Any) -> None:
-    """Records decoding steps, by a tape in place of a CUDA graph."""
+    """Records decoding steps and forward passes, by a tape in place of a CUDA graph."""
     patch.setattr(_measure, "possible", lambda device: True)
     patch.setattr(_measure, "choose", lambda *_: {})
+    patch.setattr(_passes, "quicker", lambda *_: True)
     patch.setattr(_steps, "GraphOfLaunches", tape.Recorded)
 
 
@@ -283,7 +303,10 @@ def judge(name: str, ways: list[str]) -> Iterator[tuple[str, str]]:
             continue
         default = None
         for form in ("attention", "accelerated", "recorded"):
-            if form == "recorded" and (way not in RECORDED or not getattr(eager, "_can_compile_fullgraph", False)):
+            steps = way != "passes"
+            if form == "recorded" and steps and not getattr(eager, "_can_compile_fullgraph", False):
+                continue
+            if form == "recorded" and way not in RECORDED:
                 continue
             try:
                 with pytest.MonkeyPatch.context() as patch:
@@ -301,8 +324,14 @@ def judge(name: str, ways: list[str]) -> Iterator[tuple[str, str]]:
                         integration.accelerate(model, only_faster=False, show=False)
                     got = WAYS[way](model)
                     if form == "recorded":
-                        decoding = integration.accelerated(model).decoding
-                        refused = decoding[0].refused if decoding else "no decoding"
+                        record = integration.accelerated(model)
+                        refused = None
+                        if not steps:
+                            refused = ", ".join(sorted({w for p in record.passes for w in p.refused.values()}))
+                        elif not record.decoding:
+                            refused = "no decoding"
+                        else:
+                            refused = record.decoding[0].refused
                         if refused or not tape.Recorded.made:
                             yield f"{way} {form}", f"left: {refused or _generate.unfit(model)}"
             except Exception as error:  # whatever it is, it is wrong
@@ -317,7 +346,7 @@ def judge(name: str, ways: list[str]) -> Iterator[tuple[str, str]]:
             yield from ((f"{way} {form} {key}".strip(), f"wrong: {why}") for key, why in wrong)
 
 
-RECORDED = ("generate", "beams", "sample")
+RECORDED = ("generate", "beams", "sample", "passes")
 
 
 def main() -> int:

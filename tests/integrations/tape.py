@@ -79,9 +79,9 @@ class Tape(TorchDispatchMode):
 
     def tensor(self, *args, device=None, **named):
         """What ``torch.tensor`` does meanwhile."""
-        if device is not None:
-            raise RuntimeError("Cannot copy between CPU and CUDA tensors during CUDA graph capture")
         made = TENSOR(*args, **named)
+        if device is not None and made.numel():
+            raise RuntimeError("Cannot copy between CPU and CUDA tensors during CUDA graph capture")
         self.numbers.add(made.untyped_storage().data_ptr())
         return made
 
@@ -111,7 +111,7 @@ class Recorded:
 
     made: list = []  # noqa: RUF012
 
-    def __init__(self, run) -> None:
+    def __init__(self, run, pool=None) -> None:
         self.replays, self.tape = 0, Tape()
         Recorded.made.append(self)
         with pytest.MonkeyPatch.context() as patch:

@@ -251,3 +251,32 @@ def test_losses_of_200_steps(name) -> None:
     wrong = {h: (losses[h] - losses["exact"]).abs().mean() for h in ("eager", "accelerated")}
     assert losses["accelerated"][-1] < losses["accelerated"][0] / 2
     assert wrong["accelerated"] <= 1.5 * wrong["eager"] + 0.01, wrong
+
+
+@pytest.mark.parametrize("name", ["bert", "albert", "llama", "gpt2"])
+def test_recorded_passes(name) -> None:
+    """Of full and padded batches, on two streams, with weights that change in place, in memory of their own."""
+    plain, model = network(name, "sdpa"), integration.accelerate(network(name, "sdpa"), show=False)
+    (passes,) = integration.accelerated(model).passes
+    found = []
+    for turn in range(6):
+        for inputs in ({"input_ids": padded()["input_ids"]}, padded()):
+            given = inputs | {"input_ids": 5 + (inputs["input_ids"] + 7 * turn) % 90}
+            if turn == 4:
+                with torch.no_grad():
+                    for m in (plain, model):
+                        next(p for p in m.parameters() if p.dim() == 1).mul_(1.5)
+            seen = given["attention_mask"].bool() if "attention_mask" in given else ...
+            stream = torch.cuda.Stream() if turn == 3 else torch.cuda.current_stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                got = states(model, given)
+            torch.cuda.current_stream().wait_stream(stream)
+            want = states(plain, given)
+            torch.testing.assert_close(got[seen], want[seen], rtol=2e-2, atol=2e-2)
+            found.append((got, got.clone()))
+    assert all(torch.equal(a, b) for a, b in found)
+    assert len(passes.known) + list(passes.refused.values()).count("a recorded pass takes as long") == 2
+    assert passes.known
+    integration.restore(model)
+    assert not passes.known

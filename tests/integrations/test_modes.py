@@ -17,6 +17,8 @@ from graphene.integrations.transformers import _heads  # noqa: E402
 
 SAMPLE = [
     ("t5", ["beams"]),
+    ("electra", ["passes"]),
+    ("opt", ["passes"]),  # makes masks that are the same in each pass
     ("cohere2", ["generate", "checkpoints"]),
     ("afmoe", ["forward"]),  # takes views of what attention returns
     ("albert", ["autocast"]),

@@ -14,7 +14,17 @@ from transformers import PreTrainedModel
 from transformers.generation.utils import GenerationMixin
 
 from graphene import _core
-from graphene.integrations.transformers import _generate, _heads, _interface, _left, _loss, _measure, _packing, _padding
+from graphene.integrations.transformers import (
+    _generate,
+    _heads,
+    _interface,
+    _left,
+    _loss,
+    _measure,
+    _packing,
+    _padding,
+    _passes,
+)  # fmt: skip
 from graphene.integrations.transformers._fused import BORDERS, HALF, LINEAR, Helpers, Joined, Rules, join
 from graphene.integrations.transformers._modules import activation_of, kind_of, norm_of
 from graphene.integrations.transformers._rewrite import Site, rewrite
@@ -62,6 +72,7 @@ class Record:
     attention: list[SetConfig] = field(default_factory=list)
     joined: list[Joined] = field(default_factory=list)
     decoding: list[_generate.Decoding] = field(default_factory=list)
+    passes: list[_passes.Passes] = field(default_factory=list)
     measured: list[Any] = field(default_factory=list)  # modules whose attention was measured
     model: Any = None  # a weak reference
 
@@ -88,6 +99,8 @@ class Record:
             _heads.forget(module)
         for decoding in self.decoding:
             decoding.release()
+        for passes in self.passes:
+            passes.release()
 
     def __reduce__(self) -> Any:
         # A copy of the model is not accelerated: instead of a record it gets None, which making it (on a list of the
@@ -105,13 +118,17 @@ class _SetBack:
         return setattr, (self.held.config, "_attn_implementation_internal", self.held.before)
 
 
-def accelerate(model: Any, *, only_faster: bool = True, pack: bool = True, show: bool = True) -> Any:
+def accelerate(
+    model: Any, *, only_faster: bool = True, pack: bool = True, record: bool = True, show: bool = True
+) -> Any:
     """Replaces the parts of a model that Graphene computes faster, in place, and returns the model.
 
     model: a transformers model, or a module that contains some. Attention becomes "graphene". Norms, sums before norms,
     activations after linear layers and gated products become one kernel each if that is faster. This is measured in the
     call, if the model is on a GPU in fp16 or bf16. Padded batches are packed inside encoders (``pack``), whose outputs
-    at padded positions are then zero, unless the model reads them. Parameters and the keys of the state dict stay.
+    at padded positions are then zero, unless the model reads them. Forward passes without gradients are recorded as
+    CUDA graphs (``record``) from the second of a form on, where a recorded pass gives the same in less time; a form is
+    shapes, dtypes and how much of a batch is padding. Parameters and the keys of the state dict stay.
     ``show`` prints a table of what was replaced and what was left, and why; the table stays with the model as
     ``accelerated(model)``.
     ``only_faster=False`` takes Graphene's operators everywhere, on CPU tensors too, for tests. ``restore`` undoes the
@@ -125,18 +142,20 @@ def accelerate(model: Any, *, only_faster: bool = True, pack: bool = True, show:
         _core.fail("OP_ARGUMENT", "accelerate takes a torch.nn.Module", [f"got:  {type(model).__name__}"],
                    "pass a model of transformers, or a module that contains some")  # fmt: skip
     restore(model)
-    record = Record(Rules(everything=not only_faster), model=weakref.ref(model))
-    object.__setattr__(model, RECORD, record)
+    made = Record(Rules(everything=not only_faster), model=weakref.ref(model))
+    object.__setattr__(model, RECORD, made)
     try:
         shown = _shown(model) if pack else {}
-        _attentions(model, record)
-        _Accelerator(record, pack, shown).run(model)
+        _attentions(model, made)
+        _Accelerator(made, pack, shown).run(model)
+        if record:
+            _passes_of(model, made)
     except BaseException:
         restore(model)
         raise
     if show:
-        _say_what_is_left(model, record)
-        print(record)
+        _say_what_is_left(model, made)
+        print(made)
     return model
 
 
@@ -234,6 +253,34 @@ def _attentions(model: Any, record: Record) -> None:
     for (where, now, said), count in rows.items():
         if count or now == "left" or len(rows) == 1:
             record.rows.append(Row(count, f"{where}: attention", now, said))
+
+
+def _passes_of(model: Any, record: Record) -> None:
+    """Records forward passes of the outermost models, or says why not."""
+    inside: set[int] = set()
+    for module in model.modules():
+        if not isinstance(module, PreTrainedModel) or id(module) in inside:
+            continue
+        inside |= {id(m) for m in module.modules()}
+        if any(_record_of(m) not in (None, record) for m in module.modules()):
+            continue  # parts of it belong to another call, which may have recorded its passes
+        why = _passes.unfit(module)
+        said = "from the second of a form on, without gradients, where that is faster"
+        row = Row(1, f"{type(module).__name__}: forward passes", "left" if why else "recorded", why or said)
+        record.rows.append(row)
+        if why is None:
+            _record_passes(module, record, row)
+
+
+def _record_passes(module: Any, record: Record, row: Row) -> None:
+    def refused(why: str) -> None:
+        row.now, row.why = "left", why
+
+    original = type(module)
+    passes = _passes.Passes(module, _passes.names_of(original.forward), refused)
+    record.passes.append(passes)
+    record.modules.append((module, original))
+    module.__class__ = _subclass(original, _passes.methods(original, passes) | {"_graphene_record": record})
 
 
 def _record_of(module: Any) -> Record | None:

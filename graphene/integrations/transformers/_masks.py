@@ -153,24 +153,51 @@ def facts_of(mask: Any) -> MaskFacts | None:
 
 
 class Tokens(NamedTuple):
-    """How many keys of each sequence are not padding: (batch,) int32 on the device, and as numbers.
+    """The keys that are not padding: of each sequence (batch,) int32 on the device, and numbers about all of them.
 
-    ``first``: whether the first key of every sequence is a token.
+    ``rows``: how many keys of all sequences; ``longest``: of the one that has most; in a recorded pass both are bounds.
+    ``first``: whether the first key of every sequence is a token. ``full``: whether there is no padding. ``pays``:
+    whether that many rows are worth packing; None where that follows from ``rows``, which are exact.
     """
 
     lengths: Any
-    each: list[int]
+    rows: int
+    longest: int
     first: bool
+    full: bool
+    pays: bool | None = None
 
 
 def tokens(padding: Any) -> Tokens:
-    """Counts a mask (batch, keys); waits for the device, unless it did for this mask."""
-    known: Tokens | None = getattr(padding, "_graphene_tokens", None)
-    if known is not None:
-        return known
+    """Counts a mask (batch, keys); waits for the device, unless it did for this mask or the numbers are known."""
+    seen: Tokens | None = getattr(padding, "_graphene_tokens", None)
+    if seen is not None:
+        return seen
+    told: Callable[[Any], Tokens] | None = getattr(_steps, "tokens", None)
+    return counted(padding) if told is None else told(padding)
+
+
+def counted(padding: Any) -> Tokens:
+    """Counts a mask (batch, keys) bool; waits for the device."""
     lengths = padding.sum(-1, dtype=torch.int32)
     *each, first = torch.cat([lengths, padding[:, :1].all()[None].to(torch.int32)]).tolist()
-    return Tokens(lengths, each, bool(first))
+    total = sum(each)
+    return Tokens(lengths, total, max(each, default=0), bool(first), total == padding.numel())
+
+
+@contextmanager
+def known(told: Callable[[Any], Tokens]) -> Iterator[None]:
+    """Takes numbers of tokens from what is told, without waiting, so that launches can be recorded meanwhile."""
+    before, _steps.tokens = getattr(_steps, "tokens", None), told
+    try:
+        yield
+    finally:
+        _steps.tokens = before
+
+
+def are_known() -> bool:
+    """Whether numbers of tokens are known without waiting."""
+    return getattr(_steps, "tokens", None) is not None
 
 
 class Pattern(NamedTuple):
@@ -295,9 +322,9 @@ def _facts(
         keys = first + q_length  # seen by nobody: those after the last query
     if padding is not None:
         padding = padding[:, kv_offset : kv_offset + keys]
-        if not tracing:
+        if not tracing or are_known():
             seen = tokens(padding)
-            if sum(seen.each) == padding.numel():
+            if seen.full:
                 padding = None
                 dropped.add(str(device))
             else:

@@ -20,7 +20,7 @@ from transformers.utils.import_utils import is_tracing
 
 from graphene.integrations.transformers import _measure
 from graphene.integrations.transformers._interface import NAME
-from graphene.integrations.transformers._masks import facts_of, tokens
+from graphene.integrations.transformers._masks import are_known, facts_of, tokens
 from graphene.nn._hooks import globally_hooked
 
 # Fewer rows saved than this, or a smaller part, do not make up for finding them.
@@ -31,11 +31,16 @@ _DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop")
 
 
 class Packed(NamedTuple):
-    """Where the rows of a packed batch come from."""
+    """Where the rows of a packed batch come from.
+
+    ``end``: None, or the number of the batch's rows where ``rows`` may be more than there are tokens, as in a recorded
+    pass: rows from there on are of no sequence, and copies of some row stand in them.
+    """
 
     rows: Any  # (total,) int64: of the batch's rows
     ends: Any  # (batch + 1,) int32: where sequences begin and end
     longest: int
+    end: int | None = None
 
 
 def why_not(module: Any, known: Any) -> str | None:
@@ -83,7 +88,9 @@ def pack(module: Any, always: bool, hidden: Any, mask: Any, args: tuple[Any, ...
     if not always and not _measure.possible(hidden.device):
         return None
     facts = facts_of(mask)
-    if facts is None or facts.padding is None or facts.causal or facts.window is not None or is_tracing(hidden):
+    if facts is None or facts.padding is None or facts.causal or facts.window is not None:
+        return None
+    if is_tracing(hidden) and not are_known():
         return None
     mask = facts.padding
     if hidden.dim() != 3 or mask.shape != hidden.shape[:2]:
@@ -98,17 +105,21 @@ def pack(module: Any, always: bool, hidden: Any, mask: Any, args: tuple[Any, ...
         or kwargs.get("output_hidden_states")
     ):
         return None
-    lengths, each, first = tokens(mask)
-    if not first:  # heads read position 0, whatever stands there
+    seen, count = tokens(mask), mask.numel()
+    if not seen.first:  # heads read position 0, whatever stands there
         return None
-    total, count = sum(each), mask.numel()
-    if not always and count - total < max(SAVED_ROWS, SAVED_PART * count):
+    if not always and not (pays(seen.rows, count) if seen.pays is None else seen.pays):
         return None
-    if total == 0 or total == count or not _unseen(module):
+    if seen.full or not seen.rows or not _unseen(module):
         return None
-    ends = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
-    rows = torch.nonzero_static(mask.reshape(-1), size=total)[:, 0]
-    return Packed(rows, ends, max(each))
+    ends = torch.nn.functional.pad(seen.lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    rows = torch.nonzero_static(mask.reshape(-1), size=seen.rows, fill_value=count)[:, 0]
+    return Packed(rows, ends, seen.longest, count if seen.pays is not None else None)
+
+
+def pays(total: int, count: int) -> bool:
+    """Whether the rows that packing saves make up for finding those of ``total`` tokens among ``count``."""
+    return count - total >= max(SAVED_ROWS, SAVED_PART * count)
 
 
 class _Inside(NamedTuple):
@@ -163,10 +174,12 @@ def arguments(packed: Packed) -> dict[str, Any]:
 
 def take(packed: Packed, hidden: Any) -> Any:
     """(batch, length, width) -> (1, total, width)."""
-    return hidden.reshape(-1, hidden.shape[-1]).index_select(0, packed.rows)[None]
+    rows = packed.rows if packed.end is None else packed.rows.clamp(max=packed.end - 1)
+    return hidden.reshape(-1, hidden.shape[-1]).index_select(0, rows)[None]
 
 
 def put_back(packed: Packed, hidden: Any, shape: Any) -> Any:
     """(1, total, width) -> (batch, length, width), zero where there was padding."""
-    out = hidden.new_zeros(shape[0] * shape[1], hidden.shape[-1])
-    return out.index_copy(0, packed.rows, hidden[0]).view(shape[0], shape[1], -1)
+    count = shape[0] * shape[1]
+    out = hidden.new_zeros(count + (packed.end is not None), hidden.shape[-1])  # behind them: rows of no sequence
+    return out.index_copy(0, packed.rows, hidden[0])[:count].view(shape[0], shape[1], -1)

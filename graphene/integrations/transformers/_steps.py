@@ -98,13 +98,16 @@ def _take(layer: Any, other: Any, positions: int) -> None:
 
 
 class GraphOfLaunches:
-    """Launches recorded by a CUDA graph, which reads and writes the tensors that it was recorded with."""
+    """Launches recorded by a CUDA graph, which reads and writes the tensors that it was recorded with.
 
-    def __init__(self, run: Callable[[], Any]) -> None:
+    ``pool``: memory that graphs share whose results are copied before another one of them runs.
+    """
+
+    def __init__(self, run: Callable[[], Any], pool: Any = None) -> None:
         self.graph, here, side = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), torch.cuda.Stream()
         side.wait_stream(here)
         with torch.cuda.stream(side):
-            self.graph.capture_begin(capture_error_mode="thread_local")
+            self.graph.capture_begin(pool, capture_error_mode="thread_local")
             try:
                 self.result = run()
             finally:
