@@ -32,6 +32,7 @@ def cases() -> list[tuple[Any, ...]]:
 
 
 OPCHECK = {"group_norm": cases}
+CALL = {"group_norm": lambda: (r(2, 8, 4, 4), 2, r(8), r(8))}
 
 
 def close(
