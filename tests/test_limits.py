@@ -71,6 +71,18 @@ TASKS = {
     "a check that kernels do not write their inputs": "csrc/verify",
     "a new CLI command": "graphene/cli",
     "NVRTC is not found, or wants another option": "csrc/runtime/nvrtc_search.cpp",
+    "the launch refuses my tensor with a weird stride": "csrc/runtime/args.cpp",
+    "let matmul take int8 inputs and give bf16": "graphene/kernels/gemm/problem.py",
+    "layer norm uses too many threads for short rows": "graphene/select",
+    "the kernel cache fills up my disk": "csrc/runtime/cache.cpp",
+    "gradient of softmax is slow, write a kernel for it": "graphene/ops",
+    "a swizzle with bank conflicts is chosen": "csrc/plan",
+    "warn when a kernel spills registers": "csrc/runtime/compile.cpp",
+    "the planner should fuse two more operators": "graphene/plan",
+    "first call takes too long: ship the kernel compiled": "graphene/compiled/usual_calls.txt",
+    "CuPy streams and jax arrays as arguments": "csrc/bind/tensor_reader.cpp",
+    "x % 8 stays in the index of the generated code": "csrc/sym",
+    "a transposed load from shared memory is not matched": "csrc/build",
 }
 
 
