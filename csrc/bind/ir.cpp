@@ -257,7 +257,8 @@ std::vector<std::string> assigned_names(const std::vector<std::vector<Expr>>& co
 }
 
 void register_ir(py::module_& m) {
-  m.def("set_package_directory", &set_package_directory);
+  // As files are known by: a path may be any bytes.
+  m.def("set_package_directory", [](const py::str& d) { set_package_directory(printable_text(d)); });
   register_ir_values(m);
   register_ir_builder(m);
 }

@@ -201,6 +201,28 @@ def test_sources_in_files_of_any_name(tmp_path: Path) -> None:
         assert gr.Kernel.from_json(scope["k"].to_json(locations=True)) == scope["k"]
 
 
+def test_a_package_in_a_folder_of_any_name(tmp_path: Path) -> None:
+    """It is imported from there, and says the lines of its user, not its own."""
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9 \xff"))
+    folder.mkdir()
+    (folder / "graphene").symlink_to(Path(_core.__file__).parent, target_is_directory=True)
+    file = tmp_path / "user.py"
+    file.write_text(
+        "import graphene as gr\n"
+        "with gr.Kernel('k') as k:\n"
+        "    (t,) = gr.threads(8).indices()\n"
+        "    y = gr.output('y', [4], gr.fp32)\n"
+        "    y[t] = 1.0\n"
+        "print(ascii(gr.__file__), k.check())\n"
+    )
+    env = os.environ | {"PYTHONPATH": str(folder), "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([sys.executable, file], env=env, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    path, _, said = done.stdout.partition(" user.py:5: ")
+    assert "udcff/graphene/__init__.py" in path, done.stdout
+    assert "SIM_OUT_OF_BOUNDS" in said, done.stdout
+
+
 def test_half_of_a_surrogate_pair_is_text_that_is_malformed() -> None:
     for read, code in (
         (gr.parse, "IR_PARSE"),
