@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["H200", "Device", "current_device", "named", "of_arch", "require_cuda", "the_device"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)  # those below are ready when a first call reads this file
 class Device:
     """A GPU as the model sees it.
 
@@ -47,6 +47,15 @@ class Device:
         size("Device", "shared_bytes", self.shared_bytes, least=0)
         for name in ("flops_per_clock", "l2_bytes", "dram_bytes", "clock_ghz"):
             number("Device", name, getattr(self, name), positive=True)
+
+    def __eq__(self, other: object) -> bool:
+        return vars(self) == vars(other) if isinstance(other, Device) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(vars(self).values()))
+
+    def __repr__(self) -> str:
+        return f"Device({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
     @property
     def tensor_rate(self) -> float:

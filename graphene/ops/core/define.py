@@ -515,12 +515,11 @@ def _viewed(sources: Sequence[Any], argument: Any) -> Any:
     return tensor.detach().as_strided(shape, strides, tensor.storage_offset())
 
 
-class _StandIn(NamedTuple):
+class _StandIn:
     """A stand-in for a tensor with the properties that checks look at."""
 
-    shape: tuple[int, ...]
-    dtype: Any
-    device: str
+    def __init__(self, shape: tuple[int, ...], dtype: Any, device: str) -> None:
+        self.shape, self.dtype, self.device = shape, dtype, device
 
     def dim(self) -> int:
         return len(self.shape)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
 from typing import Any
 
 from graphene import dtypes
@@ -18,7 +17,6 @@ MOST = 2**31 - 1  # the most elements of a row that kernels can count
 TOO_WIDE = "no kernel for rows of 2^31 elements and more"
 
 
-@dataclass(eq=False, repr=False)  # methods that nobody calls take time to make
 class KernelCalls:
     """The kernels that are launched, in order, with the names of their arguments, or numbers.
 
@@ -26,8 +24,12 @@ class KernelCalls:
     last two dimensions; ".C" takes as many columns as the result has.
     """
 
-    kernels: list[tuple[Any, list[str | float]]]
-    workspaces: dict[str, tuple[str, list[Size]]] = field(default_factory=dict)
+    def __init__(
+        self,
+        kernels: list[tuple[Any, list[str | float]]],
+        workspaces: dict[str, tuple[str, list[Size]]] | None = None,
+    ) -> None:
+        self.kernels, self.workspaces = kernels, workspaces or {}
 
 
 @functools.cache
